@@ -1,0 +1,1 @@
+"""Mends of Triton's interpreter, one reason per module. Each has `apply(interpreter)`."""
