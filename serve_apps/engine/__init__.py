@@ -1,0 +1,1 @@
+"""The engine process, its supervisor and the Serve deployment around it."""

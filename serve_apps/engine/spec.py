@@ -1,0 +1,177 @@
+"""What to boot: one arm as a command line and an environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+VLLM_LAUNCHER = "vllm.entrypoints.cli.main"
+"""Genuine vLLM: `python -m vllm.entrypoints.cli.main` is the `vllm` command."""
+CPU_LAUNCHER = "serve_apps.cpu.launch"
+"""vLLM on a CPU, with the V2 model runner."""
+FAKE_LAUNCHER = "serve_apps.engine.fake"
+"""The stand-in without a model."""
+
+BOOT_ID_VARIABLE = "SPECPILOT_BOOT_ID"
+HOST = "127.0.0.1"
+
+_OWNED = frozenset(
+    {"model", "host", "port", "uds", "served-model-name", "speculative-config", "api-key"}
+)
+# Ray writes these into its workers. An engine must not run with them: OMP_NUM_THREADS=1 on a
+# replica of zero CPUs would slow host-side work down without a trace in the arm.
+_NOT_INHERITED = frozenset({"OMP_NUM_THREADS", "PYTHONBREAKPOINT", "VIRTUAL_ENV", BOOT_ID_VARIABLE})
+
+Json = str | int | float | bool | None | list[Any] | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """One boot of one arm, in plain JSON types (it travels as Serve application arguments).
+
+    Every launcher speaks the command line of vLLM: `python -m <launcher> serve MODEL ...`.
+    """
+
+    model: str
+    """Folder of the target model."""
+    served_model_name: str
+    """The name that clients use and that answers carry."""
+    log_path: str
+    """File of the engine's output, appended to; `{boot_id}` in it is replaced."""
+    python: str | None = None
+    """Interpreter of the engine build; None is the one that runs the supervisor."""
+    launcher: str = VLLM_LAUNCHER
+    """Module that starts the engine."""
+    speculative_config: dict[str, Any] | None = None
+    """vLLM's speculative config, or None for no speculation."""
+    args: dict[str, Json] = field(default_factory=dict)
+    """Engine arguments by vLLM's names without the dashes; see `command`."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of the engine's environment, over the inherited ones."""
+    boot_timeout_s: float = 1800.0
+    """From start to the first real completion."""
+    first_completion_timeout_s: float = 600.0
+    """How long a healthy engine may take for its first completion (kernels compile in it)."""
+    stop_timeout_s: float = 15.0
+    """From SIGTERM to SIGKILL."""
+    readiness_prompt: str = "The capital of France is"
+    readiness_max_tokens: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse what the supervisor decides itself."""
+        for name in self.args:
+            if name.replace("_", "-") in _OWNED:
+                raise ValueError(f"args.{name}: set by the supervisor, not by an arm")
+        for name in ("model", "served_model_name", "log_path", "launcher"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: must not be empty")
+        for name in ("boot_timeout_s", "first_completion_timeout_s", "stop_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: must be above 0, got {getattr(self, name)!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the spec in JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EngineSpec:
+        """Return the spec of `to_dict`.
+
+        Raises:
+            ValueError: On an unknown key or a missing one.
+        """
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise ValueError(f"engine spec: unknown key {unknown[0]!r} (known: {sorted(known)})")
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ValueError(f"engine spec: {error}") from error
+
+
+def boot_alias(boot_id: str) -> str:
+    """Return the second served model name, by which the answering process proves its boot."""
+    return f"specpilot-boot-{boot_id}"
+
+
+def log_file(spec: EngineSpec, boot_id: str) -> Path:
+    """Return the log of this boot."""
+    return Path(spec.log_path.replace("{boot_id}", boot_id))
+
+
+def command(spec: EngineSpec, port: int, boot_id: str) -> list[str]:
+    """Return the command line of the engine.
+
+    Arguments: True -> `--name`, False -> `--no-name` (vLLM's BooleanOptionalAction), None -> left
+    out, a list -> several values, a dict -> JSON, anything else -> its text.
+
+    Args:
+        spec: What to boot.
+        port: A free port on the loopback interface.
+        boot_id: Identity of this boot.
+    """
+    argv = [spec.python or sys.executable, "-m", spec.launcher, "serve", spec.model]
+    argv += ["--host", HOST, "--port", str(port)]
+    # The first name is the one that answers carry; the second one proves who answers.
+    argv += ["--served-model-name", spec.served_model_name, boot_alias(boot_id)]
+    if spec.speculative_config is not None:
+        argv += ["--speculative-config", json.dumps(spec.speculative_config, sort_keys=True)]
+    for name, value in spec.args.items():
+        argv += _argument(name.replace("_", "-"), value)
+    return argv
+
+
+def _argument(name: str, value: Json) -> list[str]:
+    if value is None:
+        return []
+    if value is True:
+        return [f"--{name}"]
+    if value is False:
+        return [f"--no-{name}"]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value, sort_keys=True)]
+    return [f"--{name}", str(value)]
+
+
+def environment(spec: EngineSpec, boot_id: str, base_env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the engine.
+
+    Args:
+        spec: What to boot.
+        boot_id: Identity of this boot.
+        base_env: The supervisor's own environment.
+    """
+    env = {
+        name: value
+        for name, value in base_env.items()
+        if name not in _NOT_INHERITED and not name.startswith(("RAY_", "__RAY"))
+    }
+    if spec.python is not None:
+        # The build's own tools (ninja and the like) first, and nothing of our packages.
+        env.pop("PYTHONPATH", None)
+        bin_dir = str(Path(spec.python).parent)
+        env["PATH"] = os.pathsep.join(filter(None, (bin_dir, env.get("PATH", ""))))
+    if spec.launcher.startswith("serve_apps."):
+        _add_source_folder(env)
+    env["VLLM_SERVER_DEV_MODE"] = "1"  # opens /server_info; the engine listens on loopback only
+    env["PYTHONUNBUFFERED"] = "1"
+    # vLLM renames its processes, which would overwrite what /proc/<pid>/environ shows.
+    env["SPT_NOENV"] = "1"
+    env.update(spec.env)
+    env[BOOT_ID_VARIABLE] = boot_id
+    return env
+
+
+def _add_source_folder(env: dict[str, str]) -> None:
+    """Let another build's interpreter find our launchers, but not our installed packages."""
+    source = Path(__file__).resolve().parents[2]
+    if source.name not in ("site-packages", "dist-packages"):
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(source), env.get("PYTHONPATH", ""))))

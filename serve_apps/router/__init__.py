@@ -1,0 +1,1 @@
+"""The ingress that spreads clients over engine applications."""
