@@ -1,0 +1,1 @@
+"""specpilot: finds, proves and promotes a speculative-decoding configuration."""

@@ -1,0 +1,1 @@
+"""Pure decisions and arithmetic: no IO, no clock, no environment, no Ray."""

@@ -1,0 +1,50 @@
+"""The errors of specpilot, named by what the caller must do.
+
+    OrchestratorError
+      ConfigError          fix the input; exit status 2; never retried
+      InfeasibleArm        this arm cannot run here; told to the race, not retried
+      TransientError       a process, node or service died; retried up to a limit
+      MeasurementError     the window cannot be trusted; no score
+      PromotionError       production was left as it was, or put back
+
+All arguments are positional and reach ``super().__init__``, so that errors pickle through Ray.
+"""
+
+
+class OrchestratorError(Exception):
+    """Root of all errors that specpilot raises on purpose."""
+
+
+class ConfigError(OrchestratorError, ValueError):
+    """The input must be changed; nothing was started.
+
+    Args:
+        where: Dotted key or address at fault, for example ``search.num_speculative_tokens``.
+        problem: What is wrong, with the value.
+        remedy: What to change.
+    """
+
+    def __init__(self, where: str, problem: str, remedy: str) -> None:
+        super().__init__(where, problem, remedy)
+        self.where = where
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}; {self.remedy}"
+
+
+class InfeasibleArm(OrchestratorError):
+    """The arm cannot run on this node or engine; the race is told, nobody retries."""
+
+
+class TransientError(OrchestratorError):
+    """Something died that may live again; a retry is sensible."""
+
+
+class MeasurementError(OrchestratorError):
+    """A measured window cannot be trusted; it gets no score."""
+
+
+class PromotionError(OrchestratorError):
+    """A promotion ended early; production serves what it served before."""

@@ -1,0 +1,235 @@
+"""The seams: what the trial, the study and the promotion need from the world outside.
+
+Each Protocol has a real adapter in ``adapters`` or ``load`` and a shipped fake in ``fakes``; the
+same contract tests run on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.core.types import (
+    Arm,
+    Block,
+    Boot,
+    Cell,
+    EngineFacts,
+    LoadResult,
+    NodeState,
+)
+
+
+class Clock(Protocol):
+    """Time, so that tests need none."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class Node(Protocol):
+    """The machine under a trial."""
+
+    def snapshot(self) -> NodeState:
+        """Read the node's state; never raises for a value that the platform lacks."""
+        ...
+
+
+class Engine(Protocol):
+    """One boot of one arm, from start to clean stop."""
+
+    def start(self, arm: Arm, on_progress: Callable[[str], None]) -> EngineFacts:
+        """Boot the arm and block until one real completion was answered.
+
+        Raises:
+            InfeasibleArm: The engine refused the arm or ran out of memory.
+            TransientError: The boot died or took too long for a reason outside the arm.
+        """
+        ...
+
+    def facts(self) -> EngineFacts:
+        """Ask the running engine again; a changed ``boot_id`` means that it was restarted."""
+        ...
+
+    def metrics_text(self) -> str:
+        """Return the engine's Prometheus exposition.
+
+        Raises:
+            TransientError: The engine does not answer.
+        """
+        ...
+
+    def log_tail(self) -> str:
+        """Return the last lines of the engine's log; empty when there is none."""
+        ...
+
+    def stop(self) -> None:
+        """End the boot and wait until nothing of it is left; safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """One block of load to run against one engine."""
+
+    base_url: str
+    model: str
+    cell: Cell
+    seed: int
+    """Chooses the prompt order and request seeds; the same for all arms, so that blocks pair."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadHooks:
+    """Called by the load at the edges of the measured window, off the hot path."""
+
+    on_window_start: Callable[[], None]
+    on_window_end: Callable[[], None]
+
+
+class LoadClient(Protocol):
+    """The closed loop."""
+
+    def run(self, request: LoadRequest, hooks: LoadHooks) -> LoadResult:
+        """Warm up at the cell's concurrency, drain, then measure one window.
+
+        Raises:
+            MeasurementError: No request of the window succeeded.
+        """
+        ...
+
+
+class Tracker(Protocol):
+    """Experiment tracking: one parent run a study, one child run a boot."""
+
+    def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
+        """Return the id of the study's run, found by ``study_id`` or created."""
+        ...
+
+    def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
+        """Return the id of the trial's run, found by ``trial_id`` or created."""
+        ...
+
+    def log_block(self, run_id: str, block: Block) -> None:
+        """Store one block; a second call with the same ``block_id`` changes nothing."""
+        ...
+
+    def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
+        """Store the boot's facts and summary and end its run; artifacts are name -> text."""
+        ...
+
+    def close_study(
+        self,
+        run_id: str,
+        *,
+        succeeded: bool,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, str],
+    ) -> None:
+        """Store the verdict and end the study's run."""
+        ...
+
+    def run_url(self, run_id: str) -> str:
+        """Return the address of a run in the tracking UI."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One registered serving configuration."""
+
+    model_name: str
+    version: int
+    config: Mapping[str, object]
+    """What production needs to serve it: the engine spec as plain JSON."""
+    tags: Mapping[str, str]
+    run_id: str | None
+
+
+class Registry(Protocol):
+    """Registered serving configurations and their aliases champion, challenger, previous."""
+
+    def create_version(
+        self, model_name: str, run_id: str, config: Mapping[str, object], tags: Mapping[str, str]
+    ) -> Version:
+        """Register one configuration with its evidence."""
+        ...
+
+    def by_alias(self, model_name: str, alias: str) -> Version | None:
+        """Return the version that the alias names, or None."""
+        ...
+
+    def by_number(self, model_name: str, version: int) -> Version | None:
+        """Return one version, or None."""
+        ...
+
+    def set_alias(self, model_name: str, alias: str, version: int) -> None:
+        """Point the alias to a version, in one atomic call."""
+        ...
+
+    def delete_alias(self, model_name: str, alias: str) -> None:
+        """Remove the alias; no error when it does not exist."""
+        ...
+
+    def set_tag(self, model_name: str, version: int, key: str, value: str) -> None:
+        """Set one tag of a version."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductionState:
+    """What production serves now."""
+
+    weights: Mapping[str, float]
+    """Share of the traffic by engine application; empty when nothing serves."""
+    engines: Mapping[str, str]
+    """Status by engine application, as Serve names it."""
+    router_status: str | None
+    """Status of the router application; None when there is none."""
+    messages: Mapping[str, str]
+    """Serve's message by application that is not healthy."""
+
+
+class Production(Protocol):
+    """The declared Serve applications: a router in front of one engine application a version."""
+
+    def state(self) -> ProductionState:
+        """Read what is declared and how it is doing."""
+        ...
+
+    def declare(self, engines: Mapping[str, Mapping[str, object]], weights: Mapping[str, float]) -> None:
+        """Make exactly these engine applications and these weights the declared set.
+
+        Args:
+            engines: Engine spec as plain JSON by application name.
+            weights: Share of the traffic by application name.
+
+        Raises:
+            TransientError: Serve does not answer.
+            ConfigError: Serve refuses the declaration.
+        """
+        ...
+
+    def complete(self, prompt: str, max_tokens: int, app: str | None) -> Mapping[str, object]:
+        """Send one completion through the production route, pinned to ``app`` if given.
+
+        Raises:
+            TransientError: No answer, or one that is not a completion.
+        """
+        ...
+
+    @property
+    def url(self) -> str:
+        """Public address of the production route."""
+        ...
+
+
+Sink = Callable[[Sequence[str]], None]
+"""Receives finished lines of a report."""

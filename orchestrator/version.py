@@ -1,0 +1,3 @@
+"""The one version literal of specpilot."""
+
+VERSION = "0.1.0"
