@@ -1,0 +1,1 @@
+"""The closed-loop load: workload files, the SSE client and the streams."""
