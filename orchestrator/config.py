@@ -63,16 +63,22 @@ class EngineConfig:
             ConfigError: A value is out of range or a key is specpilot's own.
         """
         _require(
-            self.boot_timeout_s > 0, "engine.boot_timeout_s", f"{self.boot_timeout_s} is not above 0",
+            self.boot_timeout_s > 0,
+            "engine.boot_timeout_s",
+            f"{self.boot_timeout_s} is not above 0",
             "give the seconds that a boot may take",
         )
         _require(
-            bool(re.fullmatch(r"\d+\.\d+\.\d+", self.build)), "engine.build",
-            f"'{self.build}' is not a version of vLLM", "write it as in 0.32.0",
+            bool(re.fullmatch(r"\d+\.\d+\.\d+", self.build)),
+            "engine.build",
+            f"'{self.build}' is not a version of vLLM",
+            "write it as in 0.32.0",
         )
         for key in ("speculative_config", "served_model_name", "port", "host", "model"):
             _require(
-                key not in self.args, f"engine.args.{key}", "is set by specpilot itself",
+                key not in self.args,
+                f"engine.args.{key}",
+                "is set by specpilot itself",
                 "remove it",
             )
 
@@ -100,13 +106,17 @@ class SearchConfig:
             ConfigError: The space is empty or a count is out of range.
         """
         _require(
-            self.baseline or bool(self.num_speculative_tokens), "search", "the space is empty",
+            self.baseline or bool(self.num_speculative_tokens),
+            "search",
+            "the space is empty",
             "give num_speculative_tokens at least one depth or set baseline=true",
         )
         for name in ("draft_sample_method", "rejection_sample_method"):
             _require(
-                bool(getattr(self, name)) or not self.num_speculative_tokens, f"search.{name}",
-                "is empty", "name at least one rule",
+                bool(getattr(self, name)) or not self.num_speculative_tokens,
+                f"search.{name}",
+                "is empty",
+                "name at least one rule",
             )
         for name in ("num_finalists", "boots_per_finalist", "max_boots"):
             value = getattr(self, name)
@@ -143,20 +153,34 @@ class LoadConfig:
         """
         _require(bool(self.streams), "load.streams", "is empty", "give at least one concurrency")
         _require(
-            bool(self.temperatures), "load.temperatures", "is empty", "give at least one temperature"
+            bool(self.temperatures),
+            "load.temperatures",
+            "is empty",
+            "give at least one temperature",
         )
         for value in self.streams:
             _require(value >= 1, "load.streams", f"{value} is below 1", "give whole numbers from 1")
         for temperature in self.temperatures:
             _require(
-                0 <= temperature <= 2, "load.temperatures", f"{temperature} is not in 0 to 2",
+                0 <= temperature <= 2,
+                "load.temperatures",
+                f"{temperature} is not in 0 to 2",
                 "give temperatures from 0 to 2",
             )
-        _require(0 < self.top_p <= 1, "load.top_p", f"{self.top_p} is not in (0, 1]", "use 1.0 for off")
-        _require(self.max_tokens >= 2, "load.max_tokens", f"{self.max_tokens} is below 2", "give 2 or more")
+        _require(
+            0 < self.top_p <= 1, "load.top_p", f"{self.top_p} is not in (0, 1]", "use 1.0 for off"
+        )
+        _require(
+            self.max_tokens >= 2,
+            "load.max_tokens",
+            f"{self.max_tokens} is below 2",
+            "give 2 or more",
+        )
         _require(self.block_s > 0, "load.block_s", f"{self.block_s} is not above 0", "give seconds")
         _require(
-            self.blocks_per_cell >= 1, "load.blocks_per_cell", f"{self.blocks_per_cell} is below 1",
+            self.blocks_per_cell >= 1,
+            "load.blocks_per_cell",
+            f"{self.blocks_per_cell} is below 1",
             "give at least 1",
         )
 
@@ -188,17 +212,23 @@ class ObjectiveConfig:
             ConfigError: A weight is negative, all are zero, or the confidence is out of range.
         """
         _require(
-            0.5 < self.confidence < 1, "objective.confidence",
-            f"{self.confidence} is not in (0.5, 1)", "use 0.95",
+            0.5 < self.confidence < 1,
+            "objective.confidence",
+            f"{self.confidence} is not in (0.5, 1)",
+            "use 0.95",
         )
         for item in self.weights:
             _require(
-                item.weight >= 0, "objective.weights", f"{item.weight} is negative",
+                item.weight >= 0,
+                "objective.weights",
+                f"{item.weight} is negative",
                 "give weights from 0",
             )
         _require(
-            not self.weights or sum(w.weight for w in self.weights) > 0, "objective.weights",
-            "all weights are 0", "give at least one cell a weight above 0",
+            not self.weights or sum(w.weight for w in self.weights) > 0,
+            "objective.weights",
+            "all weights are 0",
+            "give at least one cell a weight above 0",
         )
 
 
@@ -248,7 +278,9 @@ class PolicyConfig:
             ConfigError: A tolerance is negative.
         """
         _require(
-            self.cell_tolerance >= 0, "policy.cell_tolerance", f"{self.cell_tolerance} is negative",
+            self.cell_tolerance >= 0,
+            "policy.cell_tolerance",
+            f"{self.cell_tolerance} is negative",
             "give a share such as 0.05",
         )
 
@@ -304,17 +336,21 @@ class StudyConfig:
         """
         _require(
             self.objective.step_time == "measured" or self.node.board_model is not None,
-            "objective.step_time", "'modelled' needs a board model",
+            "objective.step_time",
+            "'modelled' needs a board model",
             "include a node file that has node.board_model or set objective.step_time=measured",
         )
         _require(
-            not self.search.num_speculative_tokens or self.draft is not None, "draft",
-            "is missing although the space speculates", "give draft.path or empty the space",
+            not self.search.num_speculative_tokens or self.draft is not None,
+            "draft",
+            "is missing although the space speculates",
+            "give draft.path or empty the space",
         )
         cells = {(cell.streams, cell.temperature) for cell in self.cells()}
         for item in self.objective.weights:
             _require(
-                (item.streams, item.temperature) in cells, "objective.weights",
+                (item.streams, item.temperature) in cells,
+                "objective.weights",
                 f"streams {item.streams}, temperature {item.temperature:g} is no cell of the load",
                 "add it to load.streams and load.temperatures or drop the weight",
             )
@@ -371,7 +407,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
             raise cause from error
         key = getattr(error, "full_key", None) or str(path)
         text = str(error).strip().splitlines()[0]
-        raise ConfigError(str(key), text, f"correct it in {path.name} or the files it includes") from error
+        raise ConfigError(
+            str(key), text, f"correct it in {path.name} or the files it includes"
+        ) from error
     assert isinstance(study, StudyConfig)
     return study
 

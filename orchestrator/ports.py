@@ -204,7 +204,9 @@ class Production(Protocol):
         """Read what is declared and how it is doing."""
         ...
 
-    def declare(self, engines: Mapping[str, Mapping[str, object]], weights: Mapping[str, float]) -> None:
+    def declare(
+        self, engines: Mapping[str, Mapping[str, object]], weights: Mapping[str, float]
+    ) -> None:
         """Make exactly these engine applications and these weights the declared set.
 
         Args:

@@ -1,0 +1,1 @@
+"""Everything around the application: local cluster, demo, benchmarks, tiny models, clusters."""

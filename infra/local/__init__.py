@@ -1,0 +1,1 @@
+"""A Ray cluster and an MLflow server on this machine's loopback, for the demo and the tests."""

@@ -1,0 +1,245 @@
+"""Two raylets with one GB10 token each, Ray Serve and an MLflow server, all on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.local.processes import (
+    TAG,
+    Server,
+    StartError,
+    end_tagged,
+    free_port,
+    reap,
+    require_free,
+    start_server,
+    tagged,
+    tail,
+)
+
+NODE_ADDRESSES = ("127.0.0.2", "127.0.0.3")
+"""Ray replaces 127.0.0.1 by the machine's outside address; other loopback addresses it keeps."""
+OBJECT_STORE_BYTES = 100_000_000
+"""Nothing large goes through the object store; Ray's default would take 30 % of the memory."""
+RAY_START_TIMEOUT_S = 120.0
+MLFLOW_START_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Ports that a person sees; 0 picks a free one."""
+
+    http: int = 0
+    """Production route."""
+    mlflow: int = 0
+    dashboard: int = 0
+    """Ray's dashboard, job and Serve API."""
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """A running local cluster; ``stop`` ends all that it started and nothing else."""
+
+    state_dir: Path
+    ports: Ports
+    num_nodes: int = 2
+    on_step: Callable[[str], None] = lambda _text: None
+    tag: str = field(default_factory=lambda: uuid.uuid4().hex)
+    temp_dir: Path | None = None
+    servers: list[Server] = field(default_factory=list)
+    gcs_address: str = ""
+
+    @property
+    def mlflow_uri(self) -> str:
+        """Address of the MLflow server."""
+        return f"http://127.0.0.1:{self.ports.mlflow}"
+
+    @property
+    def dashboard_url(self) -> str:
+        """Address of Ray's job and Serve API."""
+        return f"http://127.0.0.1:{self.ports.dashboard}"
+
+    @property
+    def production_url(self) -> str:
+        """Address of the production route."""
+        return f"http://127.0.0.1:{self.ports.http}"
+
+    def start(self) -> None:
+        """Start MLflow, the raylets and Serve; on failure end what was started.
+
+        Raises:
+            PortInUse: A port that was asked for is taken; nothing was started.
+            StartError: A server did not come up; the text holds the end of its log.
+        """
+        self._clean_dead_predecessor()
+        self._choose_ports()
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        # Unix socket paths below it must stay under 107 bytes, so it cannot lie in the project.
+        self.temp_dir = Path(tempfile.mkdtemp(prefix="sp-"))
+        self._record()
+        try:
+            self._start_mlflow()
+            self._start_ray()
+            self._start_serve()
+            self._wait_mlflow()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> list[int]:
+        """End everything of this cluster; return the ids that could not be ended."""
+        left = end_tagged(self.tag)
+        reap(self.servers)
+        self.servers.clear()
+        if self.temp_dir is not None:
+            shutil.rmtree(self.temp_dir, ignore_errors=True)
+        self._state_file.unlink(missing_ok=True)
+        return left
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of every process of the cluster."""
+        env = dict(os.environ)
+        env.pop("RAY_ADDRESS", None)
+        env.update(
+            {
+                TAG: self.tag,
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}",
+                "PYTHONUNBUFFERED": "1",
+                # A job started by uv would make every worker rebuild its environment.
+                "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                # Unified memory is nearly full by design; Ray must not kill engines for it.
+                "RAY_memory_monitor_refresh_ms": "0",
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_SERVE_ENABLE_HA_PROXY": "0",
+                "MLFLOW_TRACKING_URI": self.mlflow_uri,
+                "SPECPILOT_STATE_DIR": str(self.state_dir),
+            }
+        )
+        return env
+
+    @property
+    def _state_file(self) -> Path:
+        return self.state_dir / "local.json"
+
+    def _record(self) -> None:
+        self._state_file.write_text(
+            json.dumps({"tag": self.tag, "owner": os.getpid(), "temp_dir": str(self.temp_dir)})
+        )
+
+    def _clean_dead_predecessor(self) -> None:
+        try:
+            state = json.loads(self._state_file.read_text())
+            tag, owner, temp_dir = str(state["tag"]), int(state["owner"]), str(state["temp_dir"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if Path(f"/proc/{owner}").exists() and owner != os.getpid():
+            return
+        if tagged(tag):
+            self.on_step("ending what an interrupted run left behind")
+            end_tagged(tag)
+        if Path(temp_dir).name.startswith("sp-"):
+            shutil.rmtree(temp_dir, ignore_errors=True)
+        self._state_file.unlink(missing_ok=True)
+
+    def _choose_ports(self) -> None:
+        for port, key in (
+            (self.ports.http, "HTTP_PORT"),
+            (self.ports.mlflow, "MLFLOW_PORT"),
+            (self.ports.dashboard, "DASHBOARD_PORT"),
+        ):
+            if port:
+                require_free("127.0.0.1", port, key)
+        self.ports = Ports(
+            http=self.ports.http or free_port(),
+            mlflow=self.ports.mlflow or free_port(),
+            dashboard=self.ports.dashboard or free_port(),
+        )
+
+    def _start(self, name: str, command: list[str]) -> Server:
+        server = start_server(
+            name,
+            command,
+            env=self.environment(),
+            log=self.state_dir / "logs" / f"{name}.log",
+            cwd=self.state_dir,
+        )
+        self.servers.append(server)
+        return server
+
+    def _start_mlflow(self) -> None:
+        self.on_step(f"MLflow server on {self.mlflow_uri}")
+        self._start(
+            "mlflow",
+            [
+                sys.executable, "-m", "mlflow", "server",
+                "--host", "127.0.0.1", "--port", str(self.ports.mlflow), "--workers", "1",
+                "--backend-store-uri", f"sqlite:///{self.state_dir / 'mlflow.db'}",
+                "--artifacts-destination", str(self.state_dir / "artifacts"),
+            ],
+        )  # fmt: skip
+
+    def _wait_mlflow(self) -> None:
+        self._wait_http(f"{self.mlflow_uri}/health", "mlflow", MLFLOW_START_TIMEOUT_S)
+
+    def _start_ray(self) -> None:
+        port = free_port(NODE_ADDRESSES[0])
+        self.gcs_address = f"{NODE_ADDRESSES[0]}:{port}"
+        for index in range(self.num_nodes):
+            address = NODE_ADDRESSES[index]
+            self.on_step(f"Ray node {index + 1} of {self.num_nodes}: one GB10 token at {address}")
+            self._start(f"ray-{index + 1}", self._ray_command(index, address, port))
+            if index == 0:
+                self._wait_http(f"{self.dashboard_url}/api/version", "ray-1", RAY_START_TIMEOUT_S)
+
+    def _ray_command(self, index: int, address: str, port: int) -> list[str]:
+        common = [
+            sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
+            "--disable-usage-stats", "--node-ip-address", address, "--num-cpus", "1",
+            "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
+            "--resources", json.dumps({"GB10": 1, "trial_slot": 1}),
+            "--dashboard-agent-listen-port", str(free_port()),
+        ]  # fmt: skip
+        if index > 0:
+            return [*common, "--address", self.gcs_address]
+        return [
+            *common, "--head", "--port", str(port), "--temp-dir", str(self.temp_dir),
+            "--include-dashboard", "true", "--dashboard-host", "127.0.0.1",
+            "--dashboard-port", str(self.ports.dashboard),
+        ]  # fmt: skip
+
+    def _start_serve(self) -> None:
+        self.on_step(f"Ray Serve, production route on {self.production_url}")
+        server = self._start(
+            "serve",
+            [
+                sys.executable, "-m", "ray.serve.scripts", "start",
+                "--address", self.gcs_address, "--http-host", "127.0.0.1",
+                "--http-port", str(self.ports.http), "--proxy-location", "HeadOnly",
+            ],
+        )  # fmt: skip
+        if server.process.wait(timeout=RAY_START_TIMEOUT_S) != 0:
+            raise StartError(f"Ray Serve did not start:\n{tail(server.log)}")
+
+    def _wait_http(self, url: str, name: str, timeout_s: float) -> None:
+        server = next(item for item in self.servers if item.name == name)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if not server.alive:
+                raise StartError(f"{name} ended at once:\n{tail(server.log)}")
+            try:
+                with urllib.request.urlopen(url, timeout=2):  # noqa: S310  loopback only
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        raise StartError(f"{name} did not answer on {url} in {timeout_s:g} s:\n{tail(server.log)}")

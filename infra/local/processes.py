@@ -1,0 +1,131 @@
+"""Start servers as process groups that can be found and ended by our own tag."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TAG = "SPECPILOT_LOCAL_ID"
+"""Environment variable that every process of one local cluster carries."""
+
+
+class StartError(Exception):
+    """A server of the local cluster did not come up."""
+
+
+class PortInUse(StartError):
+    """Somebody else listens on a port that was asked for."""
+
+
+@dataclass(slots=True)
+class Server:
+    """One server process and the group that it leads."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self.process.poll() is None
+
+
+def start_server(
+    name: str, command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path
+) -> Server:
+    """Start a command as the leader of its own session, its output going to ``log``."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    return Server(name=name, process=process, log=log)
+
+
+def tagged(tag: str) -> list[int]:
+    """Return the ids of the processes, this one excepted, whose environment carries the tag."""
+    needle = f"{TAG}={tag}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if needle in environ.split(b"\0"):
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def end_tagged(tag: str, *, grace_s: float = 15.0) -> list[int]:
+    """End all processes of one local cluster; return those that survived SIGKILL.
+
+    SIGTERM first, so that engine guards and servers can clean up, then SIGKILL by id.
+    """
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        for pid in tagged(tag):
+            try:
+                os.kill(pid, sent)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + grace_s
+        while tagged(tag) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if not tagged(tag):
+            break
+    return tagged(tag)
+
+
+def reap(servers: Sequence[Server]) -> None:
+    """Collect the exit statuses of ended servers, so that none stays a zombie."""
+    for server in servers:
+        try:
+            server.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+            server.process.wait()
+
+
+def require_free(host: str, port: int, key: str) -> None:
+    """Check that nobody listens on a port.
+
+    Raises:
+        PortInUse: Somebody does; the text names the address and the key to change.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortInUse(
+                f"{host}:{port}: the port is in use; free it or choose another with {key}=PORT"
+            ) from error
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """Return the last lines of a log; empty when there is none."""
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""

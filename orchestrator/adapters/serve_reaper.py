@@ -1,0 +1,106 @@
+"""Leases on trial applications, and the detached actor that ends those that nobody renews.
+
+A trial's actor can die without its cleanup; its application would then keep a board for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import ray
+from ray import serve
+
+REAPER_NAME = "specpilot-reaper"
+REAPER_NAMESPACE = "specpilot"
+LEASE_S = 60.0
+"""A trial that has not renewed for this long is dead; its heartbeat is four times as fast."""
+LOOK_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class Reaper:
+    """Deletes trial applications whose lease ran out; survives the job that created it."""
+
+    def __init__(self, prefix: str, lease_s: float = LEASE_S) -> None:
+        self._prefix = prefix
+        self._lease_s = lease_s
+        self._expires: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="reaper")
+        self._thread.start()
+
+    def renew(self, app_name: str) -> None:
+        """Extend the lease of one application."""
+        self._expires[app_name] = time.monotonic() + self._lease_s
+
+    def release(self, app_name: str) -> None:
+        """Forget an application that its trial has deleted itself."""
+        self._expires.pop(app_name, None)
+
+    def look(self, now: float) -> list[str]:
+        """Return the applications whose lease ran out, and forget them.
+
+        An application that is not known (this actor was restarted) gets one lease from now.
+        """
+        names = [n for n in serve.status().applications if n.startswith(self._prefix)]
+        for name in names:
+            self._expires.setdefault(name, now + self._lease_s)
+        expired = [name for name in names if self._expires[name] < now]
+        for name in expired:
+            self._expires.pop(name, None)
+        return expired
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            try:
+                for name in self.look(time.monotonic()):
+                    logger.warning("lease of %s ran out; deleting it", name)
+                    serve.delete(name, _blocking=False)
+            except Exception:  # noqa: BLE001  the watch must outlive a restart of Serve
+                logger.exception("cannot look at the trial applications")
+
+
+def start_reaper(prefix: str) -> ray.actor.ActorHandle[Any]:
+    """Return the cluster's reaper, created if there is none."""
+    actor = ray.remote(Reaper).options(
+        name=REAPER_NAME,
+        namespace=REAPER_NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        num_cpus=0,
+    )
+    handle: ray.actor.ActorHandle[Any] = actor.remote(prefix)
+    return handle
+
+
+class Lease:
+    """A trial's claim on its application, renewed by a thread until it is ended."""
+
+    def __init__(self, app_name: str) -> None:
+        self._app_name = app_name
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True, name="lease")
+        self._reaper: ray.actor.ActorHandle[Any] | None = None
+
+    def start(self) -> None:
+        """Take the lease; the reaper must have been started by the study."""
+        self._reaper = ray.get_actor(REAPER_NAME, namespace=REAPER_NAMESPACE)
+        ray.get(self._reaper.renew.remote(self._app_name))
+        self._thread.start()
+
+    def end(self) -> None:
+        """Give the lease back; safe to call twice and without a start."""
+        self._ended.set()
+        if self._reaper is not None:
+            self._reaper.release.remote(self._app_name)
+            self._reaper = None
+
+    def _renew(self) -> None:
+        while not self._ended.wait(LEASE_S / 4):
+            if self._reaper is not None:
+                self._reaper.renew.remote(self._app_name)
