@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from serve_apps.engine.enginelog import LogFacts
+
+_CAPACITY_GAUGE = "vllm:cache_config_info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +54,80 @@ class EngineFacts:
     def from_dict(cls, data: Mapping[str, Any]) -> EngineFacts:
         """Return the facts of `to_dict`."""
         return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What the KV cache holds, as the engine's gauge says it."""
+
+    kv_cache_tokens: int | None
+    kv_max_concurrency: float | None
+
+
+def _capacity_labels(metrics: str) -> Iterator[Mapping[str, str]]:
+    lines = [line for line in metrics.splitlines() if line.startswith(_CAPACITY_GAUGE)]
+    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for sample in family.samples:
+            yield sample.labels
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None  # the engine writes "None" for what it does not know
+
+
+def parse_capacity(metrics: str) -> Capacity:
+    """Return the KV capacity from the exposition; num_gpu_blocks is not used (wrong on hybrids).
+
+    With several engines behind one server the smallest counts: it is what every request fits in.
+    """
+    labels = list(_capacity_labels(metrics))
+    tokens = [_number(each.get("kv_cache_size_tokens")) for each in labels]
+    concurrency = [_number(each.get("kv_cache_max_concurrency")) for each in labels]
+    known_tokens = [value for value in tokens if value is not None]
+    known_concurrency = [value for value in concurrency if value is not None]
+    return Capacity(
+        kv_cache_tokens=int(min(known_tokens)) if known_tokens else None,
+        kv_max_concurrency=min(known_concurrency) if known_concurrency else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Speculation in force, as the engine reports it."""
+
+    method: str | None
+    num_speculative_tokens: int | None
+    draft_sample_method: str | None
+    rejection_sample_method: str | None
+    draft_architecture: str | None
+
+
+def parse_speculation(config: Mapping[str, Any] | None, log: LogFacts) -> Speculation:
+    """Return the speculation in force.
+
+    Args:
+        config: The engine's resolved config, or None when it does not show it.
+        log: What its log says.
+    """
+    section = (config or {}).get("speculative_config") or {}
+    return Speculation(
+        method=section.get("method") or log.speculative_method,
+        num_speculative_tokens=section.get("num_speculative_tokens") or log.num_speculative_tokens,
+        draft_sample_method=section.get("draft_sample_method"),
+        rejection_sample_method=section.get("rejection_sample_method"),
+        draft_architecture=_draft_architecture(section, log),
+    )
+
+
+def _draft_architecture(section: Mapping[str, Any], log: LogFacts) -> str | None:
+    draft = section.get("draft_model_config") or {}
+    named = draft.get("architectures") or (draft.get("hf_config") or {}).get("architectures")
+    if named:
+        return str(named[0])
+    # The dump of 0.32 leaves architectures out. The log resolves the target's first, then the
+    # draft's; ngram and its like have no model, and the target's would be taken for the draft's.
+    speculates = bool(section) or log.speculative_method is not None
+    return log.architectures[-1] if speculates and len(log.architectures) > 1 else None

@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from serve_apps.engine.facts import EngineFacts
-from serve_apps.engine.spec import EngineSpec
+from serve_apps.engine import procfs
+from serve_apps.engine.enginelog import BootLog, failure_kind, parse_facts, root_cause
+from serve_apps.engine.errors import (
+    BootFailure,
+    EngineBootError,
+    EngineLeftoverError,
+    EngineNotRunning,
+)
+from serve_apps.engine.facts import EngineFacts, parse_capacity, parse_speculation
+from serve_apps.engine.http import EngineHttp, HttpError
+from serve_apps.engine.spec import (
+    BOOT_ID_VARIABLE,
+    HOST,
+    EngineSpec,
+    boot_alias,
+    command,
+    environment,
+    log_file,
+)
+
+_SOURCE = Path(__file__).resolve().parents[2]
+# Isolated and without site-packages: the guard starts in milliseconds and finds nothing but itself.
+_GUARD = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from serve_apps.engine.guard import main; sys.exit(main(sys.argv[2:]))"
+)
+_POLL_S = 0.25
+_QUESTION_TIMEOUT_S = 10.0
+# /server_info collects the system's environment (pip, driver) on its first call.
+_SERVER_INFO_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +63,35 @@ class StopReport:
     """What a stop found."""
 
     exit_status: int | None
-    """Of the engine; None when it never started."""
-    killed: tuple[str, ...]
-    """Processes that outlived the engine's own end and were ended by SIGTERM or SIGKILL."""
+    """Of the engine, 128 + signal for a signal; None when it never started."""
+    left: tuple[str, ...]
+    """What outlived the guard and was ended by the supervisor; empty after a clean stop."""
     took_s: float
 
 
+def free_port() -> int:
+    """Return a loopback TCP port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_port_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not a server
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
 class EngineProcess:
-    """Supervises one boot of one arm."""
+    """Supervises one boot of one arm.
+
+    `start`, then `await wait_ready()`; `stop` from any thread or a destructor. After an
+    EngineBootError the engine has been stopped already.
+    """
 
     def __init__(
         self,
@@ -41,34 +100,301 @@ class EngineProcess:
         boot_id: str | None = None,
         base_env: Mapping[str, str] | None = None,
     ) -> None:
-        raise NotImplementedError
+        """Prepare a boot.
+
+        Args:
+            spec: What to boot.
+            boot_id: Identity of the boot; a fresh one by default.
+            base_env: Environment to inherit from; this process's by default.
+        """
+        self.spec = spec
+        self.boot_id = boot_id or uuid.uuid4().hex[:12]
+        self.port = 0
+        self.pid = 0
+        self.http = EngineHttp("")
+        self.log = BootLog(log_file(spec, self.boot_id))
+        self._base_env = base_env
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._facts: EngineFacts | None = None
+        self._report: StopReport | None = None
 
     def start(self) -> None:
-        """Start the engine on a free loopback port."""
-        raise NotImplementedError
+        """Start the engine on a free loopback port.
+
+        Raises:
+            EngineBootError: When not even the guard could start it.
+        """
+        if self._guard is not None:
+            raise EngineNotRunning(self.boot_id, "a boot starts once; make a new one")
+        self.port = free_port()
+        self.http.base_url = f"http://{HOST}:{self.port}"
+        base_env = os.environ if self._base_env is None else self._base_env
+        with self.log.open() as log:
+            self._started_at = time.monotonic()
+            self._guard = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", "-c", _GUARD, str(_SOURCE)),
+                    *(str(self.spec.stop_timeout_s), self._mark),
+                    *command(self.spec, self.port, self.boot_id),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(self.spec, self.boot_id, base_env),
+                start_new_session=True,
+            )
+        assert self._guard.stdout is not None
+        with self._guard.stdout as pipe:
+            self.pid = int(pipe.readline() or 0)
+        if not self.pid:
+            raise self._failed(BootFailure.EXITED, "the guard process did not start the engine")
+
+    @property
+    def _mark(self) -> str:
+        return f"{BOOT_ID_VARIABLE}={self.boot_id}"
+
+    def is_alive(self) -> bool:
+        """Return whether the engine's API server runs."""
+        return self._report is None and self.pid > 0 and procfs.is_alive(self.pid)
+
+    def tail(self, lines: int = 40) -> str:
+        """Return the last lines of this boot's log."""
+        return self.log.tail(lines)
 
     async def wait_ready(
         self, on_progress: Callable[[BootProgress], None] | None = None
     ) -> EngineFacts:
-        """Return once one real completion came from this very boot; raises EngineBootError."""
-        raise NotImplementedError
+        """Wait until one real completion came from this very boot, and return its facts.
 
-    async def facts(self) -> EngineFacts:
-        """Return what the engine says about itself."""
-        raise NotImplementedError
+        Args:
+            on_progress: Called about once a second.
+
+        Raises:
+            EngineBootError: The engine exited, hangs, or is not the one that answers.
+        """
+        try:
+            deadline = self._started_at + self.spec.boot_timeout_s
+            await self._wait_answering(deadline, on_progress)
+            await self._check_identity()
+            await self._first_completion(deadline)
+            boot_time_s = time.monotonic() - self._started_at
+            self._facts = await self._collect_facts(boot_time_s)
+            return self._facts
+        except BaseException as error:
+            await self.http.close()
+            try:
+                self.stop()
+            except EngineLeftoverError as leftover:
+                error.add_note(str(leftover))
+            raise
+
+    async def _wait_answering(
+        self, deadline: float, on_progress: Callable[[BootProgress], None] | None
+    ) -> None:
+        """Return once /health says 200; cheap, and not yet readiness."""
+        size, grew_at, told_at = -1, time.monotonic(), 0.0
+        while not await self.is_healthy(timeout_s=5.0):
+            self._raise_if_exited()
+            now = time.monotonic()
+            if self.log.num_bytes() != size:
+                size, grew_at = self.log.num_bytes(), now
+            if now > deadline:
+                raise self._failed(
+                    BootFailure.TIMEOUT,
+                    f"no answer within {self.spec.boot_timeout_s:.0f} s "
+                    f"(log silent for {now - grew_at:.0f} s)",
+                )
+            if on_progress is not None and now - told_at >= 1.0:
+                told_at = now
+                on_progress(
+                    BootProgress(
+                        elapsed_s=now - self._started_at,
+                        log_bytes=size,
+                        idle_s=now - grew_at,
+                        last_line=self.tail(1),
+                    )
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def is_healthy(self, *, timeout_s: float) -> bool:
+        """Return whether /health answers 200 in time."""
+        try:
+            return (await self.http.request("GET", "/health", timeout_s=timeout_s)).status == 200
+        except HttpError:
+            return False
+
+    async def _check_identity(self) -> None:
+        """Refuse an older server, or another boot, that answers on our port."""
+        self._raise_if_exited()
+        models = await self._json("/v1/models", _QUESTION_TIMEOUT_S) or {}
+        names = [str(model.get("id")) for model in models.get("data", [])]
+        if boot_alias(self.boot_id) not in names:
+            raise self._failed(
+                BootFailure.IDENTITY,
+                f"port {self.port} is answered by another process, which serves {names}",
+            )
+
+    async def _first_completion(self, deadline: float) -> None:
+        """Get one completion; an engine can be healthy and yet answer none."""
+        limit = min(deadline, time.monotonic() + self.spec.first_completion_timeout_s)
+        question = asyncio.ensure_future(self._complete(limit - time.monotonic()))
+        while not question.done():
+            await asyncio.wait({question}, timeout=_POLL_S)
+            if not question.done() and not self.is_alive():
+                question.cancel()
+        problem = "cancelled" if question.cancelled() else question.result()
+        if problem is None:
+            return
+        # An engine core that dies of the first request takes the server down a moment later.
+        for _ in range(20):
+            self._raise_if_exited()
+            await asyncio.sleep(_POLL_S / 2)
+        raise self._failed(BootFailure.TIMEOUT, f"/health says 200, but {problem}")
+
+    async def _complete(self, timeout_s: float) -> str | None:
+        """Return None when the engine generated tokens, else what it did instead."""
+        body = {
+            # Under the boot's own name: the completion, too, proves who answers.
+            "model": boot_alias(self.boot_id),
+            "prompt": self.spec.readiness_prompt,
+            "max_tokens": self.spec.readiness_max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        try:
+            answer = await self.http.request(
+                "POST", "/v1/completions", timeout_s=max(0.1, timeout_s), body=body
+            )
+        except HttpError as error:
+            return f"no completion came within {timeout_s:.0f} s ({type(error).__name__})"
+        text = answer.body.decode(errors="replace")
+        if answer.status != 200:
+            return f"a completion is answered with HTTP {answer.status}: {text[:300]}"
+        usage = json.loads(text).get("usage") or {}
+        if not usage.get("completion_tokens"):
+            return f"a completion came back without tokens: {text[:300]}"
+        return None
+
+    async def _json(self, path: str, timeout_s: float) -> dict[str, Any] | None:
+        try:
+            answer = await self.http.request("GET", path, timeout_s=timeout_s)
+            value = json.loads(answer.body) if answer.status == 200 else None
+        except (*HttpError, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    async def _collect_facts(self, boot_time_s: float) -> EngineFacts:
+        log = parse_facts(self.log.text())
+        version = await self._json("/version", _QUESTION_TIMEOUT_S) or {}
+        info = await self._json("/server_info?config_format=json", _SERVER_INFO_TIMEOUT_S) or {}
+        models = await self._json("/v1/models", _QUESTION_TIMEOUT_S) or {}
+        lengths = [model.get("max_model_len") for model in models.get("data", [])]
+        config = info.get("vllm_config")
+        resolved = config if isinstance(config, dict) else None  # text before it knew JSON
+        capacity = parse_capacity(await self.metrics_text())
+        speculation = parse_speculation(resolved, log)
+        return EngineFacts(
+            boot_id=self.boot_id,
+            pid=self.pid,
+            port=self.port,
+            base_url=self.http.base_url,
+            python=self.spec.python or sys.executable,
+            engine_version=version.get("version") or log.engine_version,
+            model_runner=log.model_runner,
+            resolved_config=resolved,
+            draft_architecture=speculation.draft_architecture,
+            speculative_method=speculation.method,
+            num_speculative_tokens=speculation.num_speculative_tokens,
+            draft_sample_method=speculation.draft_sample_method,
+            rejection_sample_method=speculation.rejection_sample_method,
+            max_model_len=next((int(length) for length in lengths if length), None),
+            kv_cache_tokens=capacity.kv_cache_tokens or log.kv_cache_tokens,
+            kv_max_concurrency=capacity.kv_max_concurrency or log.kv_max_concurrency,
+            kv_cache_tokens_log=log.kv_cache_tokens,
+            kv_max_concurrency_log=log.kv_max_concurrency,
+            weights_gib=log.weights_gib,
+            boot_time_s=boot_time_s,
+            log_path=str(self.log.path),
+        )
+
+    def facts(self) -> EngineFacts:
+        """Return what the engine said about itself when it became ready.
+
+        Raises:
+            EngineNotRunning: Not ready yet, or not any more.
+        """
+        if self._facts is None or not self.is_alive():
+            raise EngineNotRunning(self.boot_id, self._end())
+        return self._facts
 
     async def metrics_text(self) -> str:
-        """Return the engine's own Prometheus exposition, unchanged."""
-        raise NotImplementedError
+        """Return the engine's own Prometheus exposition, unchanged.
 
-    def tail(self, lines: int = 40) -> str:
-        """Return the last lines of this boot's log."""
-        raise NotImplementedError
+        Raises:
+            EngineNotRunning: It does not answer.
+        """
+        try:
+            answer = await self.http.request("GET", "/metrics", timeout_s=_QUESTION_TIMEOUT_S)
+        except HttpError as error:
+            raise EngineNotRunning(self.boot_id, f"/metrics: {type(error).__name__}") from error
+        if answer.status != 200:
+            raise EngineNotRunning(self.boot_id, f"/metrics: HTTP {answer.status}")
+        return answer.body.decode()
 
-    def is_alive(self) -> bool:
-        """Return whether the engine process runs."""
-        raise NotImplementedError
+    def _end(self) -> str:
+        if self._guard is None:
+            return "never started"
+        if self.is_alive():
+            return "not ready yet"
+        return f"exited: {root_cause(self.log.text())}"
+
+    def _raise_if_exited(self) -> None:
+        if self.is_alive():
+            return
+        status = self.stop().exit_status
+        killed = f" (signal {status - 128})" if status is not None and status > 128 else ""
+        text = self.log.text()
+        cause = root_cause(text)
+        raise self._failed(
+            failure_kind(text, cause),
+            f"the engine exited with status {status}{killed} before it was ready",
+            cause,
+        )
+
+    def _failed(self, kind: BootFailure, reason: str, cause: str = "") -> EngineBootError:
+        return EngineBootError(kind, reason, cause, self.tail())
 
     def stop(self) -> StopReport:
-        """End everything of this boot; raises EngineLeftoverError when something survives."""
-        raise NotImplementedError
+        """End everything of this boot and verify it; further calls return the first report.
+
+        Raises:
+            EngineLeftoverError: A process of the boot, or its port, survives.
+        """
+        if self._report is not None:
+            return self._report
+        if self._guard is None:
+            return StopReport(exit_status=None, left=(), took_s=0.0)
+        began = time.monotonic()
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+        try:
+            status: int | None = self._guard.wait(self.spec.stop_timeout_s + 10.0)
+        except subprocess.TimeoutExpired:
+            status = None
+        group = self._guard.pid
+        left = tuple(procfs.describe(pid) for pid in procfs.members(group, self._mark))
+        survivors = procfs.end(group, self._mark, grace_s=2.0) if left else []
+        if status is None:
+            self._guard.poll()
+        if not _is_port_free(self.port):
+            survivors.append(f"port {self.port} is still held")
+        if survivors:
+            raise EngineLeftoverError(self.boot_id, tuple(survivors))
+        self._report = StopReport(exit_status=status, left=left, took_s=time.monotonic() - began)
+        return self._report
+
+    async def close(self) -> StopReport:
+        """Close the HTTP connections and `stop` without blocking the event loop."""
+        await self.http.close()
+        return await asyncio.to_thread(self.stop)
