@@ -1,0 +1,17 @@
+"""The machine's clock."""
+
+from __future__ import annotations
+
+import time
+
+
+class SystemClock:
+    """Real time; implements ``ports.Clock``."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; a negative time is none."""
+        time.sleep(max(0.0, seconds))

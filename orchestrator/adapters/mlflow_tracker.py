@@ -1,0 +1,361 @@
+"""MLflow as tracker and registry; the only file that imports mlflow.
+
+Only ``MlflowClient`` is used: the fluent API keeps a run in a thread-local stack, which two trials
+in one process would share.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import mlflow.telemetry
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, check
+from orchestrator.adapters.trial_metrics import Point, block_points, boot_points
+from orchestrator.core.types import Block, Boot, BootStatus
+from orchestrator.errors import ConfigError, TransientError
+from orchestrator.ports import Version
+
+__all__ = ["MlflowRegistry", "MlflowTracker", "check", "flatten_params", "make_client"]
+
+PARENT_TAG = "mlflow.parentRunId"
+STUDY_TAG = "specpilot.study_id"
+TRIAL_TAG = "specpilot.trial_id"
+BLOCK_TAG = "specpilot.block."
+"""Prefix; the rest is the block's index and the value its id."""
+STATUS_TAG = "specpilot.status"
+REASON_TAG = "specpilot.reason"
+CLOSED_TAG = "specpilot.closed"
+
+# Limits of MLflow 3.17 (mlflow/utils/validation.py).
+MAX_KEY_CHARS = 250
+MAX_PARAM_CHARS = 6000
+MAX_TAG_CHARS = 8000
+MAX_BATCH_METRICS = 1000
+MAX_BATCH_PARAMS = 100
+
+CLIENT_SETTINGS = {
+    # A server that is down must cost seconds; MLflow's own defaults wait for many minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""Settings that MLflow takes from the environment only; what the user set there wins."""
+
+
+def make_client(uri: str) -> MlflowClient:
+    """Return a quiet client whose calls end within seconds when the server is down."""
+    for key, value in CLIENT_SETTINGS.items():
+        os.environ.setdefault(key, value)
+    mlflow.telemetry.set_telemetry_client()  # type: ignore[no-untyped-call]
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with _translated():
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+class MlflowTracker:
+    """One parent run a study, one child run a boot; implements ``ports.Tracker``.
+
+    Every method raises TransientError when MLflow does not do its part; a trial that measured
+    well goes on without it.
+
+    Args:
+        uri: Address that ``check`` returned.
+        experiment: Name of the experiment, created when missing.
+    """
+
+    def __init__(self, uri: str, *, experiment: str) -> None:
+        self._uri = uri
+        self._experiment = experiment
+        self._client = make_client(uri)
+        with _translated():
+            self._experiment_id = self._find_or_create_experiment()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the address only: a copy in another process makes its own connections."""
+        return partial(MlflowTracker, self._uri, experiment=self._experiment), ()
+
+    def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
+        """Return the id of the study's run, found by ``study_id`` or created, and RUNNING."""
+        with _translated():
+            run = self._find(f"tags.`{STUDY_TAG}` = '{study_id}' and tags.`{TRIAL_TAG}` = ''")
+            if run is None:
+                run = self._create(name, {STUDY_TAG: study_id, TRIAL_TAG: ""})
+            elif run.info.status != "RUNNING":
+                self._client.update_run(run.info.run_id, status="RUNNING")
+            self._log_params(run, params)
+            return str(run.info.run_id)
+
+    def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
+        """Return the id of the trial's run, found by ``trial_id`` or created."""
+        with _translated():
+            run = self._find(f"tags.`{TRIAL_TAG}` = '{trial_id}'")
+            if run is None:
+                study = self._client.get_run(study_run_id).data.tags.get(STUDY_TAG, "")
+                tags = {PARENT_TAG: study_run_id, STUDY_TAG: study, TRIAL_TAG: trial_id}
+                run = self._create(trial_id, tags)
+            self._log_params(run, params)
+            return str(run.info.run_id)
+
+    def log_block(self, run_id: str, block: Block) -> None:
+        """Store one block in one batch; a second call with the same id changes nothing."""
+        with _translated():
+            tags = self._client.get_run(run_id).data.tags
+            known = {value for key, value in tags.items() if key.startswith(BLOCK_TAG)}
+            if block.block_id in known:
+                return
+            self._client.log_batch(
+                run_id,
+                metrics=_metrics(block_points(block)),
+                tags=[RunTag(f"{BLOCK_TAG}{block.index}", block.block_id)],
+            )
+
+    def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
+        """Store the boot's facts and summary and end its run.
+
+        The run is FINISHED for an ok boot only. A run that already ended keeps its status, so
+        that a late cleanup cannot turn a failed trial into a finished one.
+        """
+        with _translated():
+            run = self._client.get_run(run_id)
+            if CLOSED_TAG in run.data.tags:
+                return
+            metrics = _metrics(boot_points(boot))
+            for start in range(0, len(metrics), MAX_BATCH_METRICS):
+                batch = metrics[start : start + MAX_BATCH_METRICS]
+                self._client.log_batch(run_id, metrics=batch)
+            self._log_artifacts(run_id, _boot_artifacts(boot) | dict(artifacts))
+            tags = {STATUS_TAG: str(boot.status), REASON_TAG: boot.reason, CLOSED_TAG: "true"}
+            self._set_tags(run_id, tags)
+            if run.info.status == "RUNNING":
+                status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"
+                self._client.set_terminated(run_id, status=status)
+
+    def close_study(
+        self,
+        run_id: str,
+        *,
+        succeeded: bool,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
+        artifacts: Mapping[str, str],
+    ) -> None:
+        """Store the verdict and end the study's run."""
+        with _translated():
+            points = [Point(key=key, value=value) for key, value in metrics.items()]
+            self._client.log_batch(run_id, metrics=_metrics(points))
+            self._log_artifacts(run_id, artifacts)
+            self._set_tags(run_id, tags)
+            self._client.set_terminated(run_id, status="FINISHED" if succeeded else "FAILED")
+
+    def run_url(self, run_id: str) -> str:
+        """Return the address of a run in the tracking UI; a local store has none of its own."""
+        if self._uri.startswith(REMOTE_SCHEMES):
+            return f"{self._uri}/#/experiments/{self._experiment_id}/runs/{run_id}"
+        return f"{self._uri}#{run_id}"
+
+    def _find_or_create_experiment(self) -> str:
+        found = self._client.get_experiment_by_name(self._experiment)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(self._experiment))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(self._experiment)
+        if found is None or found.lifecycle_stage != "active":
+            raise ConfigError(
+                "tracking.experiment", f"'{self._experiment}' was deleted", "restore or rename it"
+            )
+        return str(found.experiment_id)
+
+    def _find(self, query: str) -> Run | None:
+        found = self._client.search_runs([self._experiment_id], query, max_results=1)
+        return found[0] if found else None
+
+    def _create(self, name: str, tags: Mapping[str, str]) -> Run:
+        return self._client.create_run(self._experiment_id, tags=dict(tags), run_name=name)
+
+    def _log_params(self, run: Run, params: Mapping[str, object]) -> None:
+        """Log what the run lacks; a parameter can be written once only."""
+        rows = [
+            Param(key, value)
+            for key, value in flatten_params(params).items()
+            if key not in run.data.params
+        ]
+        for start in range(0, len(rows), MAX_BATCH_PARAMS):
+            batch = rows[start : start + MAX_BATCH_PARAMS]
+            self._client.log_batch(run.info.run_id, params=batch)
+
+    def _log_artifacts(self, run_id: str, artifacts: Mapping[str, str]) -> None:
+        for name, text in artifacts.items():
+            self._client.log_text(run_id, text, name)
+
+    def _set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        rows = [RunTag(_key(key), value[:MAX_TAG_CHARS]) for key, value in tags.items()]
+        if rows:
+            self._client.log_batch(run_id, tags=rows)
+
+
+class MlflowRegistry:
+    """Registered serving configurations; implements ``ports.Registry``.
+
+    Args:
+        uri: Address that ``check`` returned.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._client = make_client(uri)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the address only."""
+        return MlflowRegistry, (self._uri,)
+
+    def create_version(
+        self, model_name: str, run_id: str, config: Mapping[str, object], tags: Mapping[str, str]
+    ) -> Version:
+        """Register one configuration with its evidence.
+
+        The configuration is an artifact of the run, in a folder named by its digest: two versions
+        from one run never share a file.
+        """
+        text = json.dumps(config, indent=2, sort_keys=True)
+        folder = f"serving_config/{sha256(text.encode()).hexdigest()[:16]}"
+        with _translated():
+            self._client.log_text(run_id, text, f"{folder}/config.json")
+            self._ensure_model(model_name)
+            created = self._client.create_model_version(
+                model_name, source=f"runs:/{run_id}/{folder}", run_id=run_id, tags=dict(tags)
+            )
+            return self._version(created)
+
+    def by_alias(self, model_name: str, alias: str) -> Version | None:
+        """Return the version that the alias names, or None."""
+        with _translated():
+            try:
+                return self._version(self._client.get_model_version_by_alias(model_name, alias))
+            except MlflowException as error:
+                _ignore_missing(error)
+                return None
+
+    def by_number(self, model_name: str, version: int) -> Version | None:
+        """Return one version, or None."""
+        with _translated():
+            try:
+                return self._version(self._client.get_model_version(model_name, str(version)))
+            except MlflowException as error:
+                _ignore_missing(error)
+                return None
+
+    def set_alias(self, model_name: str, alias: str, version: int) -> None:
+        """Point the alias to a version, in one atomic call."""
+        with _translated():
+            self._client.set_registered_model_alias(model_name, alias, str(version))
+
+    def delete_alias(self, model_name: str, alias: str) -> None:
+        """Remove the alias; no error when it does not exist."""
+        with _translated():
+            try:
+                self._client.delete_registered_model_alias(model_name, alias)
+            except MlflowException as error:
+                _ignore_missing(error)
+
+    def set_tag(self, model_name: str, version: int, key: str, value: str) -> None:
+        """Set one tag of a version."""
+        with _translated():
+            self._client.set_model_version_tag(model_name, str(version), key, value)
+
+    def _ensure_model(self, name: str) -> None:
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _version(self, found: ModelVersion) -> Version:
+        match = re.fullmatch(r"runs:/([0-9a-f]+)/(.+)", found.source or "")
+        if match is None:
+            raise ConfigError(
+                f"{found.name} version {found.version}",
+                f"its source '{found.source}' is no serving configuration",
+                "remove the alias from it or register the configuration by a study",
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            name = f"{match[2]}/config.json"
+            path = Path(self._client.download_artifacts(match[1], name, folder))
+            config = json.loads(path.read_text(encoding="utf-8"))
+        return Version(
+            model_name=found.name,
+            version=int(found.version),
+            config=config,
+            tags=dict(found.tags),
+            run_id=found.run_id,
+        )
+
+
+def flatten_params(params: Mapping[str, object], *, prefix: str = "") -> dict[str, str]:
+    """Return parameters as MLflow takes them: one level, legal keys, text of legal length.
+
+    Nested mappings become dotted keys; numbers stay as they are written, so that the UI can sort
+    and plot by them; None is left out.
+    """
+    flat: dict[str, str] = {}
+    for name, value in params.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            flat |= flatten_params(value, prefix=f"{key}.")
+        elif value is not None:
+            text = json.dumps(value) if isinstance(value, bool | list | tuple) else str(value)
+            flat[_key(key)] = text[:MAX_PARAM_CHARS]
+    return flat
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)[:MAX_KEY_CHARS]
+
+
+def _metrics(points: Sequence[Point]) -> list[Metric]:
+    now_ms = int(time.time() * 1000)
+    return [Metric(_key(point.key), point.value, now_ms, point.step) for point in points]
+
+
+def _boot_artifacts(boot: Boot) -> dict[str, str]:
+    blocks = [asdict(block) for block in boot.blocks]
+    files = {"blocks.json": json.dumps(blocks, indent=1)}
+    if boot.facts is not None:
+        files["engine_facts.json"] = json.dumps(asdict(boot.facts), indent=1, default=str)
+    return files
+
+
+def _ignore_missing(error: MlflowException) -> None:
+    # The SQL store calls a missing alias an invalid parameter.
+    if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+        raise error
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise TransientError(f"MLflow: {error}") from error

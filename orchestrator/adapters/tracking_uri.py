@@ -1,0 +1,61 @@
+"""Whether the tracking address can serve every node of a study."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+
+CHECK_TIMEOUT_S = 3.0
+REMOTE_SCHEMES = ("http://", "https://")
+LOCAL_SCHEMES = ("sqlite:", "file:")
+
+
+def check(uri: str, *, num_nodes: int = 1) -> str:
+    """Check that every node can log to the address and return it in a form all may use.
+
+    Args:
+        uri: Address of a server, of a database, or of a local store.
+        num_nodes: Nodes that trials run on.
+
+    Returns:
+        The address; a relative SQLite path is made absolute, because trials have other folders.
+
+    Raises:
+        ConfigError: The server does not answer within 3 seconds, or the store is a file of this
+            machine and there are other nodes.
+    """
+    if uri.startswith(REMOTE_SCHEMES):
+        _check_server(uri)
+        return uri.rstrip("/")
+    is_local = uri.startswith(LOCAL_SCHEMES) or "://" not in uri
+    if is_local and num_nodes > 1:
+        raise ConfigError(
+            "tracking.uri",
+            f"'{uri}' is a file of one machine and {num_nodes} nodes would log to it",
+            "start `mlflow server` and give its http:// address",
+        )
+    prefix = "sqlite:///"
+    path = uri.removeprefix(prefix)
+    return f"{prefix}{Path(path).resolve()}" if path != uri and path else uri
+
+
+def _check_server(uri: str) -> None:
+    remedy = "start `mlflow server` or correct the address"
+    address = uri.rstrip("/") + "/health"
+    try:
+        with urllib.request.urlopen(address, timeout=CHECK_TIMEOUT_S):
+            return
+    except urllib.error.HTTPError as error:
+        if error.code == 403:
+            remedy = "start `mlflow server` with --allowed-hosts that names this host"
+        problem = f"'{uri}' answers HTTP {error.code} to /health"
+        error.close()
+        if error.code == 401:
+            return  # It is up and wants the credentials that MLflow's client will send.
+        raise ConfigError("tracking.uri", problem, remedy) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ConfigError("tracking.uri", f"'{uri}' does not answer ({reason})", remedy) from error
