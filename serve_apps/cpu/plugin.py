@@ -37,7 +37,7 @@ def mend() -> None:
     import triton  # noqa: PLC0415  # only where kernels are interpreted
     from triton.runtime import interpreter  # noqa: PLC0415
 
-    from serve_apps.cpu.mends import bfloat16, libdevice, masks, patching  # noqa: PLC0415
+    from serve_apps.cpu.mends import bfloat16, launching, libdevice, masks, patching  # noqa: PLC0415
 
     if triton.__version__ not in TESTED_TRITON_VERSIONS:
         known = ", ".join(TESTED_TRITON_VERSIONS)
@@ -46,6 +46,6 @@ def mend() -> None:
         )
     if getattr(interpreter, "specpilot_mended", False):
         return
-    for module in (masks, bfloat16, libdevice, patching):
+    for module in (masks, bfloat16, libdevice, patching, launching):
         module.apply(interpreter)
     interpreter.specpilot_mended = True

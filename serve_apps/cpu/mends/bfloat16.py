@@ -97,6 +97,9 @@ def _wrap_casts(interpreter: Any, builder: Any, handle_type: Any) -> None:
         source, target = src.dtype.scalar, dst_type.scalar
         if source == target or tl.bfloat16 not in (source, target):
             return cast(self, src, dst_type)
+        if source == tl.bfloat16 and src.data.dtype != np.uint16:
+            # A comparison's result carries its operands' type and boolean data.
+            return handle_type(src.data.astype(interpreter._get_np_dtype(target)), target)  # noqa: SLF001
         if source == tl.bfloat16:
             wide = widen(src.data)
             if target == tl.int1:

@@ -14,7 +14,7 @@ def apply(interpreter: Any) -> None:
     tl = interpreter.tl
 
     def log1p(value: Any, **_: Any) -> Any:
-        handle = interpreter.interpreter_builder.unary_op(value.handle, np.log1p)
+        handle = interpreter.interpreter_semantic.builder.unary_op(value.handle, np.log1p)
         return tl.core.tensor(handle, value.type)
 
     def isnan(value: Any, **_: Any) -> Any:

@@ -1,0 +1,172 @@
+"""What a kernel's source calls besides the builder: truth, indices, ranges, reductions, scans."""
+
+import builtins
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from triton.runtime import interpreter as stock
+
+from serve_apps.cpu.lockstep import ops
+from serve_apps.cpu.lockstep.builder import array_dtype
+from serve_apps.cpu.lockstep.tape import Untraceable
+from serve_apps.cpu.lockstep.tracer import Ref
+
+tl = stock.tl
+
+
+def _truth(original: Any) -> Any:
+    def truth(self: Any) -> bool:
+        handle = self.handle
+        if not isinstance(handle, Ref):
+            return bool(original(self))
+        # As in the interpreter: only one element can be false, a block never is.
+        if int(np.prod(handle.shape)) != 1:
+            return True
+        return bool(handle.tracer.decide(handle, truth=True))
+
+    return truth
+
+
+def _index(original: Any) -> Any:
+    def index(self: Any) -> int:
+        handle = self.handle
+        if not isinstance(handle, Ref):
+            return int(original(self))
+        outcome = handle.tracer.decide(handle, truth=False)
+        assert isinstance(outcome, int)
+        return outcome
+
+    return index
+
+
+def _plain(value: Any) -> Any:
+    value = value.value if isinstance(value, tl.constexpr) else value
+    if isinstance(value, tl.tensor):
+        handle = value.handle
+        if not isinstance(handle, Ref):
+            return int(value)
+        if handle.constant is not None:
+            return int(handle.constant.reshape(-1)[0])
+    return value
+
+
+def kernel_range(arg1: Any, arg2: Any = None, step: Any = None, **_: Any) -> Any:
+    """Return the loop over a range whose bounds may differ between lanes.
+
+    A bound that is known gives Python's own range. Otherwise every iteration asks anew whether
+    the bound is reached, so that a path is told by its number of iterations, not by the bound.
+    """
+    start, stop = (0, arg1) if arg2 is None else (arg1, arg2)
+    start, stop, step = _plain(start), _plain(stop), _plain(1 if step is None else step)
+    if all(isinstance(value, int) for value in (start, stop, step)):
+        return builtins.range(start, stop, step)
+    if not isinstance(step, int) or step == 0:
+        raise Untraceable("a range whose step is not known")
+    return _steps(start, stop, step)
+
+
+def _steps(start: Any, stop: Any, step: int) -> Iterator[Any]:
+    position = start
+    while (stop > position) if step > 0 else (stop < position):
+        yield position
+        position = position + step
+
+
+def _as_tensor(ref: Ref, dtype: Any) -> Any:
+    kind = tl.block_type(dtype, list(ref.shape)) if ref.shape else dtype
+    return tl.core.tensor(ref, kind)
+
+
+def _collapsed(tensor: Any, axis: int | None) -> tuple[Ref, int]:
+    ref = tensor.handle
+    if axis is None:
+        size = int(np.prod(ref.shape))
+        return ref.tracer.emit(
+            ops.reshaper(ref.shape, (size,)), (ref,), (size,), ref.dtype, ref.array_dtype
+        ), 0
+    axis = int(_plain(axis)) % len(ref.shape)
+    if ref.constant is not None and ref.constant.shape[1:] == ref.shape:
+        return ref, axis
+    shape = ref.shape
+    wide = ref.tracer.emit(lambda x: ops.full(x, shape), (ref,), shape, ref.dtype, ref.array_dtype)
+    return wide, axis
+
+
+def _reduced(tensor: Any, axis: int | None, keep_dims: bool, make: Any, dtype: Any) -> Any:
+    rank = len(tensor.handle.shape)
+    if axis is None and keep_dims:
+        raise Untraceable("a reduction of every dim that keeps them")
+    ref, axis = _collapsed(tensor, axis)
+    if rank == 0:
+        raise Untraceable("a reduction of a scalar")
+    kept = (1,) if keep_dims else ()
+    shape = (*ref.shape[:axis], *kept, *ref.shape[axis + 1 :])
+    call = make(axis, keep_dims=keep_dims, dtype=ref.array_dtype)
+    out = array_dtype(dtype)
+    return _as_tensor(ref.tracer.emit(call, (ref,), shape, dtype.scalar, out), dtype.scalar)
+
+
+def _reduce(original: Any) -> Any:
+    standard = tl.standard
+    largest = (standard._argmax_combine_tie_break_left, standard._argmax_combine_tie_break_fast)  # noqa: SLF001
+    smallest = (standard._argmin_combine_tie_break_left, standard._argmin_combine_tie_break_fast)  # noqa: SLF001
+    plain = {
+        standard._elementwise_max: ops.maximum,  # noqa: SLF001
+        standard._elementwise_min: ops.minimum,  # noqa: SLF001
+        standard._sum_combine: ops.total,  # noqa: SLF001
+    }
+
+    def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **rest: Any) -> Any:  # noqa: A002
+        first = input[0] if isinstance(input, tuple) else input
+        if not isinstance(first.handle, Ref):
+            return original(input, axis, combine_fn, keep_dims, **rest)
+        keep = bool(_plain(keep_dims))
+        dtype = first.dtype
+        if dtype.scalar == tl.bfloat16:
+            raise Untraceable("a reduction of bfloat16")
+        if isinstance(input, tuple) and combine_fn in largest + smallest:
+            is_largest = combine_fn in largest
+            value = ops.maximum if is_largest else ops.minimum
+            find = lambda axis, **kw: ops.arg_extremum(axis, largest=is_largest, **kw)  # noqa: E731
+            return (
+                _reduced(first, axis, keep, value, dtype),
+                _reduced(first, axis, keep, find, tl.int32),
+            )
+        if isinstance(input, tuple) or combine_fn not in plain:
+            raise Untraceable("a reduction with a function of its own")
+        return _reduced(first, axis, keep, plain[combine_fn], dtype)
+
+    return reduce
+
+
+def _scan(original: Any) -> Any:
+    calls = {tl.standard._sum_combine: np.cumsum, tl.standard._prod_combine: np.cumprod}  # noqa: SLF001
+
+    def scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **rest: Any) -> Any:  # noqa: A002
+        if isinstance(input, tuple) or not isinstance(input.handle, Ref):
+            return original(input, axis, combine_fn, reverse, **rest)
+        if combine_fn not in calls or input.dtype.scalar == tl.bfloat16:
+            raise Untraceable("a scan with a function of its own")
+        ref, where = _collapsed(input, int(_plain(axis)))
+        out = array_dtype(input.dtype)
+        call = ops.scanner(
+            where, reverse=bool(_plain(reverse)), dtype=out, call=calls[combine_fn]
+        )
+        scanned = ref.tracer.emit(call, (ref,), ref.shape, input.dtype.scalar, out)
+        return _as_tensor(scanned, input.dtype.scalar)
+
+    return scan
+
+
+def apply() -> None:
+    """Teach the patched language about symbolic handles; real ones keep their old meaning."""
+    tensor = tl.tensor
+    tensor.__bool__ = _truth(tensor.__bool__)
+    tensor.__index__ = _index(tensor.__index__)
+    reduce, scan = _reduce(tl.reduce), _scan(tl.associative_scan)
+    for module in (tl, tl.core):
+        module.reduce = reduce
+        module.associative_scan = scan
+        module.range = kernel_range
+        module.static_range = kernel_range
