@@ -5,13 +5,34 @@ The boot is the unit of replication: blocks are pooled inside a boot and never t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.core.types import Arm, BoardModel, Boot, Cell
+import numpy as np
+from scipy import stats
+
+from orchestrator.core.formulas import (
+    acceptance_length,
+    acceptance_rate_per_position,
+    output_throughput,
+    quantile,
+    step_time_s,
+)
+from orchestrator.core.types import (
+    Arm,
+    Block,
+    BoardModel,
+    Boot,
+    BootStatus,
+    Cell,
+    CounterSnapshot,
+)
 
 StepTimeSource = Literal["measured", "modelled"]
+
+METHOD = "t interval of log scores, variance between boots pooled over the replicated arms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +81,24 @@ class Contrast:
             return None
         return self.low > 0 or self.high < 0
 
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast a is as b, exp(-log_ratio); None without scores."""
+        return None if self.log_ratio is None else math.exp(-self.log_ratio)
+
+    @property
+    def in_words(self) -> str:
+        """The speedup, its interval or why there is none, and the boots behind it."""
+        boots = f"{self.num_boots[0]} and {self.num_boots[1]} boots"
+        if self.speedup is None:
+            return f"not comparable ({self.reason})"
+        if self.low is None or self.high is None:
+            return f"{self.speedup:.2f} times as fast (no interval: {self.reason}; {boots})"
+        return (
+            f"{self.speedup:.2f} times as fast ({100 * self.confidence:g} % interval "
+            f"{math.exp(-self.high):.2f} to {math.exp(-self.low):.2f}, {boots})"
+        )
+
 
 def cell_estimates(
     arm: Arm, boots: Sequence[Boot], board: BoardModel | None
@@ -69,7 +108,9 @@ def cell_estimates(
     Boots of other arms and boots whose arm was not in force are left out; the finished cells of a
     failed boot count.
     """
-    raise NotImplementedError
+    own = [b for b in boots if b.arm == arm and b.status is not BootStatus.NOT_IN_FORCE]
+    cells = sorted({block.cell for boot in own for block in _valid(boot.blocks)})
+    return tuple(_cell_estimate(arm, own, cell=cell, board=board) for cell in cells)
 
 
 def cell_score(boot: Boot, cell: Cell, board: BoardModel | None) -> float | None:
@@ -81,7 +122,10 @@ def cell_score(boot: Boot, cell: Cell, board: BoardModel | None) -> float | None
     Returns:
         Seconds, or None when the cell has no valid block.
     """
-    raise NotImplementedError
+    blocks = _valid(boot.blocks, cell)
+    step_s = _step_s(boot.arm, blocks, cell=cell, board=board)
+    length = _length(boot.arm, blocks)
+    return None if step_s is None or length is None else step_s / length
 
 
 def boot_objective(
@@ -95,7 +139,17 @@ def boot_objective(
     Returns:
         Seconds, or None when the boot did not end well or a weighted cell has no valid block.
     """
-    raise NotImplementedError
+    if boot.status is not BootStatus.OK:
+        return None
+    total = 0.0
+    for cell, weight in weights.items():
+        if weight <= 0:
+            continue
+        score = cell_score(boot, cell, board)
+        if score is None:
+            return None
+        total += weight * score
+    return total
 
 
 def compare(
@@ -122,7 +176,34 @@ def compare(
     Returns:
         The contrast; without an interval and with a reason when no arm is replicated.
     """
-    raise NotImplementedError
+    logs = {arm: np.log(values) for arm, values in scores.items() if len(values)}
+    counts = (len(logs.get(a, ())), len(logs.get(b, ())))
+    absent = [arm.label for arm, count in zip((a, b), counts, strict=True) if not count]
+    if absent:
+        return _no_interval(None, counts, confidence, f"{' and '.join(absent)}: no scored boot")
+    log_ratio = float(np.mean(logs[a]) - np.mean(logs[b]))
+    replicated = [values for arm, values in logs.items() if arm not in fixed and len(values) > 1]
+    degrees = sum(len(values) - 1 for values in replicated)
+    squares = float(sum(np.sum((values - np.mean(values)) ** 2) for values in replicated))
+    if degrees == 0:
+        reason = "no arm has two scored boots, so the spread between boots is unknown"
+        return _no_interval(log_ratio, counts, confidence, reason)
+    if squares == 0:
+        reason = "the boots of each arm agree to the last digit: copies, not replicates"
+        return _no_interval(log_ratio, counts, confidence, reason)
+    terms = sum(1 / count for arm, count in zip((a, b), counts, strict=True) if arm not in fixed)
+    error = math.sqrt(squares / degrees * terms)
+    half_width = float(stats.t.ppf((1 + confidence) / 2, degrees)) * error
+    return Contrast(
+        log_ratio=log_ratio,
+        low=log_ratio - half_width,
+        high=log_ratio + half_width,
+        confidence=confidence,
+        num_boots=counts,
+        degrees_of_freedom=degrees,
+        method=METHOD,
+        reason=None,
+    )
 
 
 def compare_cell(
@@ -135,4 +216,157 @@ def compare_cell(
     confidence: float,
 ) -> Contrast:
     """Return ``compare`` of the seconds per output token in one cell."""
-    raise NotImplementedError
+    scores = values_by_arm(boots, lambda boot: cell_score(boot, cell, board))
+    return compare(scores, a=a, b=b, confidence=confidence, fixed=known_arms(scores, board))
+
+
+def compare_ttft(
+    boots: Sequence[Boot], *, cell: Cell, a: Arm, b: Arm, confidence: float
+) -> Contrast:
+    """Return ``compare`` of the boots' median times to first token in one cell."""
+    scores = values_by_arm(boots, lambda boot: _ttft_p50_s(_valid(boot.blocks, cell)))
+    return compare(scores, a=a, b=b, confidence=confidence)
+
+
+def known_arms(arms: Iterable[Arm], board: BoardModel | None) -> frozenset[Arm]:
+    """Return the arms whose score a board model states: those without speculation."""
+    return frozenset(arm for arm in arms if board is not None and arm.is_baseline)
+
+
+def independent_boots(boots: Sequence[Boot]) -> tuple[Boot, ...]:
+    """Return the boots without those that repeat an earlier one's counters to the token.
+
+    Equal draft counters in every block are one observation made twice (a fixed seed), and two
+    copies would make the spread between boots look smaller than it is.
+    """
+    kept: list[Boot] = []
+    seen: set[object] = set()
+    for boot in sorted(boots, key=lambda boot: (boot.arm.key, boot.replicate)):
+        mark = _fingerprint(boot)
+        if mark is None or mark not in seen:
+            kept.append(boot)
+        seen.add(mark)
+    return tuple(kept)
+
+
+def values_by_arm(
+    boots: Sequence[Boot], value: Callable[[Boot], float | None]
+) -> dict[Arm, tuple[float, ...]]:
+    """Return ``value`` of the boots that ended well, by arm and replicate, copies left out."""
+    values: dict[Arm, tuple[float, ...]] = {}
+    for boot in independent_boots([boot for boot in boots if boot.status is BootStatus.OK]):
+        score = value(boot)
+        if score is not None and score > 0:
+            values[boot.arm] = (*values.get(boot.arm, ()), score)
+    return values
+
+
+def _no_interval(
+    log_ratio: float | None, counts: tuple[int, int], confidence: float, reason: str
+) -> Contrast:
+    return Contrast(
+        log_ratio=log_ratio,
+        low=None,
+        high=None,
+        confidence=confidence,
+        num_boots=counts,
+        degrees_of_freedom=0,
+        method=METHOD,
+        reason=reason,
+    )
+
+
+def _cell_estimate(
+    arm: Arm, boots: Sequence[Boot], *, cell: Cell, board: BoardModel | None
+) -> CellEstimate:
+    by_boot = [blocks for boot in boots if (blocks := _valid(boot.blocks, cell))]
+    blocks = [block for group in by_boot for block in group]
+    seconds = sum(block.duration_s for block in blocks)
+    steps = [_step_s(arm, group, cell=cell, board=board) for group in by_boot]
+    scores = [cell_score(boot, cell, board) for boot in boots]
+    return CellEstimate(
+        cell=cell,
+        num_boots=len(by_boot),
+        num_blocks=len(blocks),
+        acceptance_length=_length(arm, blocks),
+        acceptance_rate_per_position=(
+            None if arm.is_baseline else acceptance_rate_per_position(_pooled(blocks))
+        ),
+        step_time_s=geometric_mean(steps),
+        step_time_source="measured" if board is None else "modelled",
+        output_throughput=output_throughput(sum(block.output_tokens for block in blocks), seconds),
+        seconds_per_output_token=geometric_mean(scores),
+        ttft_p50_s=_ttft_p50_s(blocks),
+    )
+
+
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Return exp(mean of logs) of the values that are not None; None when all are."""
+    known = [value for value in values if value is not None]
+    return float(np.exp(np.mean(np.log(known)))) if known else None
+
+
+def _valid(blocks: Sequence[Block], cell: Cell | None = None) -> list[Block]:
+    return [b for b in blocks if b.invalid_reason is None and cell in (None, b.cell)]
+
+
+def _length(arm: Arm, blocks: Sequence[Block]) -> float | None:
+    if not blocks:
+        return None
+    return 1.0 if arm.is_baseline else acceptance_length(_pooled(blocks))
+
+
+def _step_s(
+    arm: Arm, blocks: Sequence[Block], *, cell: Cell, board: BoardModel | None
+) -> float | None:
+    if not blocks:
+        return None
+    if board is not None:
+        return board.step_time_s(arm.num_speculative_tokens, cell.streams)
+    return step_time_s(
+        _pooled(blocks),
+        duration_s=sum(block.duration_s for block in blocks),
+        streams=cell.streams,
+        output_tokens=sum(block.output_tokens for block in blocks),
+        speculates=not arm.is_baseline,
+    )
+
+
+def _ttft_p50_s(blocks: Sequence[Block]) -> float | None:
+    return quantile([value for block in blocks for value in block.ttft_s], 0.5)
+
+
+def _pooled(blocks: Sequence[Block]) -> CounterSnapshot:
+    """Add up the counters; one that any block lacks is None."""
+    counters = [block.counters for block in blocks]
+    positions = [item.num_accepted_tokens_per_pos for item in counters]
+    known = [item for item in positions if item is not None]
+    same = len(known) == len(positions) and len({len(item) for item in known}) == 1
+    return CounterSnapshot(
+        generation_tokens=_sum(item.generation_tokens for item in counters),
+        prompt_tokens=_sum(item.prompt_tokens for item in counters),
+        num_drafts=_sum(item.num_drafts for item in counters),
+        num_draft_tokens=_sum(item.num_draft_tokens for item in counters),
+        num_accepted_tokens=_sum(item.num_accepted_tokens for item in counters),
+        num_accepted_tokens_per_pos=(
+            tuple(map(sum, zip(*known, strict=True))) if same else None
+        ),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _fingerprint(boot: Boot) -> object | None:
+    marks = [
+        (block.cell, block.index, c.num_drafts, c.num_accepted_tokens, c.num_accepted_tokens_per_pos)
+        for block in _valid(boot.blocks)
+        if (c := block.counters).num_drafts
+    ]
+    return (boot.arm, tuple(marks)) if marks else None

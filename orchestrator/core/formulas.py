@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from orchestrator.core.types import CounterSnapshot
 
 
@@ -15,7 +17,9 @@ def acceptance_length(delta: CounterSnapshot) -> float | None:
     Returns:
         Tokens per step, or None when nothing was drafted.
     """
-    raise NotImplementedError
+    if delta.num_accepted_tokens is None or not delta.num_drafts:
+        return None
+    return 1 + delta.num_accepted_tokens / delta.num_drafts
 
 
 def acceptance_rate(delta: CounterSnapshot) -> float | None:
@@ -23,7 +27,9 @@ def acceptance_rate(delta: CounterSnapshot) -> float | None:
 
     Formula: num_accepted_tokens / num_draft_tokens.
     """
-    raise NotImplementedError
+    if delta.num_accepted_tokens is None or not delta.num_draft_tokens:
+        return None
+    return delta.num_accepted_tokens / delta.num_draft_tokens
 
 
 def acceptance_rate_per_position(delta: CounterSnapshot) -> tuple[float | None, ...] | None:
@@ -35,17 +41,25 @@ def acceptance_rate_per_position(delta: CounterSnapshot) -> tuple[float | None, 
         [num_speculative_tokens]; every entry None when nothing was drafted; None when the engine
         publishes no positions.
     """
-    raise NotImplementedError
+    if delta.num_accepted_tokens_per_pos is None:
+        return None
+    drafts = delta.num_drafts
+    return tuple(
+        accepted / drafts if drafts else None for accepted in delta.num_accepted_tokens_per_pos
+    )
 
 
 def output_throughput(tokens: float | None, seconds: float) -> float | None:
     """Return output tokens / s of all streams by wall; None without tokens or time."""
-    raise NotImplementedError
+    if not tokens or seconds <= 0:
+        return None
+    return tokens / seconds
 
 
 def stream_throughput(tokens: float | None, seconds: float, *, streams: int) -> float | None:
     """Return output tokens / s of one user: output throughput / streams; None without data."""
-    raise NotImplementedError
+    throughput = output_throughput(tokens, seconds)
+    return None if throughput is None else throughput / streams
 
 
 def step_time_s(
@@ -64,9 +78,12 @@ def step_time_s(
     Returns:
         Seconds, or None when no step was counted.
     """
-    raise NotImplementedError
+    stream_steps = delta.num_drafts if speculates else output_tokens
+    if not stream_steps or duration_s <= 0:
+        return None
+    return duration_s * streams / stream_steps
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
     """Return the q-quantile (linear between order statistics); None without values."""
-    raise NotImplementedError
+    return float(np.quantile(values, q)) if len(values) else None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping
 
 from orchestrator.core.types import Arm
+from orchestrator.errors import ConfigError
 
 
 def digest(mapping: Mapping[str, object]) -> str:
@@ -13,17 +17,21 @@ def digest(mapping: Mapping[str, object]) -> str:
     Raises:
         ConfigError: A value is no JSON type.
     """
-    raise NotImplementedError
+    try:
+        text = json.dumps(mapping, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ConfigError("digest", f"not plain JSON data ({error})", "use JSON types") from error
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def slug(text: str) -> str:
     """Return ``text`` in lower-case letters, digits and single dashes."""
-    raise NotImplementedError
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def study_id(name: str, mapping: Mapping[str, object]) -> str:
     """Return the id of a study: its name and the digest of what it asks, ``name-1a2b3c4d``."""
-    raise NotImplementedError
+    return f"{slug(name)}-{digest(mapping)[:8]}"
 
 
 def trial_name(study: str, arm: Arm, *, replicate: int) -> str:
@@ -34,4 +42,4 @@ def trial_name(study: str, arm: Arm, *, replicate: int) -> str:
         arm: Arm of the boot.
         replicate: Number of the boot among the arm's, from 0.
     """
-    raise NotImplementedError
+    return f"{study}-{slug(arm.engine_build)}-{slug(arm.label)}-r{replicate}"

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
+
+from orchestrator.errors import ConfigError
+
+_WORDS = {
+    "engine_build": "the engine build",
+    "engine_args_digest": "the digest of the engine arguments",
+    "target_digest": "the target model's digest",
+    "draft_digest": "the draft model's digest",
+    "node_kind": "the kind of node",
+    "workload_digest": "the workload's digest",
+    "sampling": "the sampling",
+    "step_time": "the source of step times",
+    "board_model": "the board model",
+    "specpilot_version": "the version of specpilot",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +41,8 @@ class Premises:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON types."""
-        raise NotImplementedError
+        values: dict[str, object] = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**values, "sampling": dict(self.sampling)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Premises:
@@ -35,9 +51,26 @@ class Premises:
         Raises:
             ConfigError: A key is missing or unknown: the record was written by another version.
         """
-        raise NotImplementedError
+        names = {field.name for field in fields(cls)}
+        if set(data) != names:
+            odd = ", ".join(sorted(set(data) ^ names))
+            raise ConfigError(
+                "premises", f"missing or unknown: {odd}", "ask the study again with this version"
+            )
+        return cls(**dict(data))  # type: ignore[arg-type]
 
 
 def differences(a: Premises, b: Premises) -> tuple[str, ...]:
     """Return one sentence for each premise of ``a`` that no longer holds in ``b``."""
-    raise NotImplementedError
+    before, after = a.to_dict(), b.to_dict()
+    return tuple(
+        f"{_WORDS[name]} was {_shown(before[name])} and is {_shown(after[name])}"
+        for name in before
+        if before[name] != after[name]
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={value[key]}" for key in sorted(value)) or "empty"
+    return "none" if value is None else str(value)

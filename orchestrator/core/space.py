@@ -7,7 +7,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,6 +74,16 @@ class Capability:
     otherwise: str = "does not have it"
     """What an engine outside the conditions does with the value, for messages."""
 
+    def missing(self, traits: EngineTraits) -> str | None:
+        """Return the first condition that the engine fails, in words, or None."""
+        if traits.model_runner not in self.runners:
+            return f"model runner {' or '.join(self.runners)}"
+        if traits.platform not in self.platforms:
+            return f"platform {' or '.join(self.platforms)}"
+        if _version(traits.build) < self.since:
+            return f"vLLM {'.'.join(str(part) for part in self.since)} or later"
+        return None
+
 
 _BOTH: tuple[ModelRunner, ...] = ("v1", "v2")
 
@@ -115,12 +127,50 @@ def build_arms(
         ConfigError: The space is empty, or a value is unknown, repeated, out of range, not
             honoured by the engine, or not allowed in a study that promotes.
     """
-    raise NotImplementedError
+    oldest = ".".join(str(part) for part in OLDEST_BUILD)
+    if _version(traits.build) < OLDEST_BUILD:
+        raise ConfigError(
+            "engine.build", f"vLLM {traits.build} is older than {oldest}", f"use {oldest} or later"
+        )
+    if not space.baseline and not space.num_speculative_tokens:
+        raise ConfigError(
+            "search", "the space is empty", "give num_speculative_tokens a depth or baseline=true"
+        )
+    arms = [Arm(engine_build=traits.build)] if space.baseline else []
+    if space.num_speculative_tokens:
+        _check_rules(space, traits, promotable=promotable)
+        _check_draft(traits, draft)
+        _check_depths(space.num_speculative_tokens, draft)
+        arms.extend(
+            Arm(
+                engine_build=traits.build,
+                num_speculative_tokens=depth,
+                draft_sample_method=draft_rule,
+                rejection_sample_method=rejection_rule,
+            )
+            for draft_rule, rejection_rule, depth in itertools.product(
+                space.draft_sample_method,
+                space.rejection_sample_method,
+                space.num_speculative_tokens,
+            )
+        )
+    return tuple(arms)
 
 
 def speculative_config(arm: Arm, draft_path: str) -> dict[str, object] | None:
     """Return the value of vLLM's ``--speculative-config``, or None for the baseline."""
-    raise NotImplementedError
+    if arm.is_baseline:
+        return None
+    config: dict[str, object] = {
+        "method": METHOD,
+        "model": draft_path,
+        "num_speculative_tokens": arm.num_speculative_tokens,
+        "draft_sample_method": arm.draft_sample_method,
+        "rejection_sample_method": arm.rejection_sample_method,
+    }
+    if arm.rejection_sample_method == "synthetic":
+        config["synthetic_acceptance_length"] = 1 + arm.num_speculative_tokens / 2
+    return config
 
 
 def not_in_force(arm: Arm, facts: EngineFacts) -> str | None:
@@ -132,7 +182,30 @@ def not_in_force(arm: Arm, facts: EngineFacts) -> str | None:
     Returns:
         One sentence that names key, runner and version, or None when the arm is in force.
     """
-    raise NotImplementedError
+    version = facts.engine_version
+    if version is None:
+        return f"the engine does not say its version; {arm.engine_build} was asked for"
+    if version.partition("+")[0] != arm.engine_build:
+        return f"engine.build: {arm.engine_build} was asked for and vLLM {version} answers"
+    where = f"on model runner {facts.model_runner or '(not stated)'} of vLLM {version}"
+    stated: dict[str, object] = {
+        "num_speculative_tokens": facts.num_speculative_tokens,
+        "draft_sample_method": facts.draft_sample_method,
+        "rejection_sample_method": facts.rejection_sample_method,
+    }
+    if arm.is_baseline:
+        return _speculation_in(stated, facts.draft_architecture, where)
+    asked: dict[str, object] = {
+        "num_speculative_tokens": arm.num_speculative_tokens,
+        "draft_sample_method": arm.draft_sample_method,
+        "rejection_sample_method": arm.rejection_sample_method,
+    }
+    for key, value in asked.items():
+        if stated[key] is None:
+            return f"{key}: {value} was asked for and the engine does not say what it uses, {where}"
+        if stated[key] != value:
+            return f"{key}: {value} was asked for and {stated[key]} is in force, {where}"
+    return _runner_ignores(arm, facts, where)
 
 
 def reference_arm(arms: Sequence[Arm], incumbent: Arm | None) -> Arm | None:
@@ -140,3 +213,118 @@ def reference_arm(arms: Sequence[Arm], incumbent: Arm | None) -> Arm | None:
     if incumbent is not None:
         return incumbent
     return next((arm for arm in arms if arm.is_baseline), None)
+
+
+def _version(build: str) -> tuple[int, int, int]:
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", build)
+    if match is None:
+        raise ConfigError("engine.build", f"'{build}' is no version", "write it as in 0.32.0")
+    major, minor, patch = match.groups()
+    return int(major), int(minor), int(patch)
+
+
+def _check_rules(space: SpaceSettings, traits: EngineTraits, *, promotable: bool) -> None:
+    for key, table in CAPABILITIES.items():
+        where = f"search.{key}"
+        rules: tuple[str, ...] = getattr(space, key)
+        if not rules:
+            raise ConfigError(where, "is empty", f"name at least one of {', '.join(table)}")
+        _check_unique(where, rules)
+        for rule in rules:
+            if rule not in table:
+                raise ConfigError(
+                    where, f"'{rule}' is no rule of vLLM's", f"use one of {', '.join(table)}"
+                )
+            _check_capability(where, f"'{rule}'", capability=table[rule], traits=traits)
+            if promotable and not table[rule].production:
+                raise ConfigError(
+                    where,
+                    f"'{rule}' does not verify drafts and can never be promoted",
+                    f"remove '{rule}' or set policy.promote=never",
+                )
+
+
+def _check_draft(traits: EngineTraits, draft: DraftFacts | None) -> None:
+    supported = ", ".join(DRAFT_ARCHITECTURES)
+    if draft is None:
+        raise ConfigError(
+            "draft.path", "is missing although the space speculates", f"name a {supported} folder"
+        )
+    if draft.architecture not in DRAFT_ARCHITECTURES:
+        raise ConfigError(
+            "draft.path",
+            f"the draft's architecture is {draft.architecture or 'not stated in its config.json'}",
+            f"supported: {supported}",
+        )
+    _check_capability(
+        "engine.model_runner",
+        f"a {draft.architecture} draft",
+        capability=DRAFT_ARCHITECTURES[draft.architecture],
+        traits=traits,
+    )
+
+
+def _check_capability(
+    where: str, what: str, *, capability: Capability, traits: EngineTraits
+) -> None:
+    problem = capability.missing(traits)
+    if problem is not None:
+        raise ConfigError(
+            where,
+            f"{what} needs {problem}; model runner {traits.model_runner} of vLLM {traits.build} "
+            f"on {traits.platform} {capability.otherwise}",
+            f"change engine.* so that it has {problem}, or leave {what} out",
+        )
+
+
+def _check_depths(depths: tuple[int, ...], draft: DraftFacts | None) -> None:
+    where = "search.num_speculative_tokens"
+    _check_unique(where, depths)
+    trained = None if draft is None else draft.trained_depth
+    for depth in depths:
+        if depth < 1:
+            raise ConfigError(
+                where, f"{depth} is below 1", "give depths from 1; baseline=true means none"
+            )
+        if trained is not None and depth > trained:
+            raise ConfigError(
+                where,
+                f"{depth} is beyond the draft's trained block of {trained + 1} tokens",
+                f"give at most {trained}",
+            )
+
+
+def _check_unique(where: str, values: Sequence[object]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(where, f"{value} stands there twice", "name each value once")
+
+
+def _speculation_in(
+    stated: Mapping[str, object], draft_architecture: str | None, where: str
+) -> str | None:
+    found = {**stated, "draft model": draft_architecture}
+    for key, value in found.items():
+        if value not in (None, 0):
+            return f"{key}: no speculation was asked for and {value} is in force, {where}"
+    return None
+
+
+def _runner_ignores(arm: Arm, facts: EngineFacts, where: str) -> str | None:
+    for key, value, capability in _needs(arm, facts.draft_architecture):
+        if capability is None:
+            return f"{key}: {value} is not a draft that this program can vouch for, {where}"
+        if facts.model_runner not in capability.runners:
+            runners = " or ".join(capability.runners)
+            return f"{key}: {value} takes effect on model runner {runners} only, not {where}"
+    return None
+
+
+def _needs(
+    arm: Arm, draft_architecture: str | None
+) -> Iterator[tuple[str, str, Capability | None]]:
+    for key, table in CAPABILITIES.items():
+        rule: str = getattr(arm, key)
+        yield key, rule, table.get(rule)
+    architecture = draft_architecture or "an architecture that the engine does not state"
+    yield "draft model", architecture, DRAFT_ARCHITECTURES.get(architecture)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from orchestrator.core.estimate import CellEstimate, StepTimeSource
-from orchestrator.core.types import Arm, BoardModel, Boot, Cell
+from orchestrator.core.estimate import (
+    CellEstimate,
+    StepTimeSource,
+    boot_objective,
+    cell_estimates,
+    geometric_mean,
+    values_by_arm,
+)
+from orchestrator.core.formulas import quantile
+from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
+
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +56,55 @@ def summarise(
     board: BoardModel | None,
 ) -> tuple[ArmSummary, ...]:
     """Return one summary an arm, in the order of ``arms``."""
-    raise NotImplementedError
+    scores = scores_by_arm(boots, weights=weights, board=board)
+    source: StepTimeSource = "measured" if board is None else "modelled"
+    return tuple(
+        _summary(
+            arm,
+            [boot for boot in boots if boot.arm == arm],
+            scores=scores.get(arm, ()),
+            cells=cell_estimates(arm, boots, board),
+            source=source,
+        )
+        for arm in arms
+    )
 
 
 def scores_by_arm(
     boots: Sequence[Boot], *, weights: Mapping[Cell, float], board: BoardModel | None
 ) -> dict[Arm, tuple[float, ...]]:
     """Return the objectives of the scored boots by arm, by replicate, duplicates counted once."""
-    raise NotImplementedError
+    return values_by_arm(boots, lambda boot: boot_objective(boot, weights, board))
+
+
+def _summary(
+    arm: Arm,
+    boots: Sequence[Boot],
+    *,
+    scores: Sequence[float],
+    cells: tuple[CellEstimate, ...],
+    source: StepTimeSource,
+) -> ArmSummary:
+    blocks = [block for boot in boots for block in boot.blocks]
+    facts = [boot.facts for boot in boots if boot.facts is not None]
+    invalid = [block for block in blocks if block.invalid_reason is not None]
+    ends = [boot for boot in boots if boot.status is not BootStatus.OK]
+    return ArmSummary(
+        arm=arm,
+        num_boots=len(boots),
+        num_scored=len(scores),
+        num_blocks=len(blocks) - len(invalid),
+        num_invalid_blocks=len(invalid),
+        objective_s=geometric_mean(scores),
+        step_time_source=source,
+        cells=cells,
+        kv_cache_tokens=_least(item.kv_cache_tokens for item in facts),
+        kv_max_concurrency=_least(item.kv_max_concurrency for item in facts),
+        boot_time_s=quantile([item.boot_time_s for item in facts], 0.5),
+        status=ends[-1].status.value if ends else "ok" if boots else "waiting",
+        reason=ends[-1].reason if ends else "",
+    )
+
+
+def _least(values: Iterable[_Number | None]) -> _Number | None:
+    return min((value for value in values if value is not None), default=None)
