@@ -16,9 +16,6 @@ from orchestrator.load.sse import DONE, SseDecoder
 MAX_ERROR_CHARS = 500
 """Longest error text kept in a record; engines answer with whole tracebacks."""
 
-CHAT_CONTENT_KEYS = ("reasoning", "reasoning_content", "content")
-"""Keys of a chat delta that carry generated text; vLLM renamed the first two over time."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
@@ -229,9 +226,11 @@ def _text_of(choice: Mapping[str, Any]) -> str:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return str(choice.get("text") or "")
-    for key in CHAT_CONTENT_KEYS:
-        if delta.get(key):
-            return str(delta[key])
+    # vLLM renamed the first to the second over time, and some versions send both.
+    reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
+    text = f"{reasoning}{delta.get('content') or ''}"
+    if text:
+        return text
     # A tool call is generated text too; without it ttft would be that of the call's end.
     calls = delta.get("tool_calls")
     return json.dumps(calls) if calls else ""
