@@ -10,15 +10,19 @@ from typing import Any
 
 from ray.serve import Application
 
+from serve_apps.engine.deployment import production_engine
+from serve_apps.router.deployment import DEPLOYMENT_NAME as ROUTER
+from serve_apps.router.deployment import router_app
 
-def engine(args: Mapping[str, Any]) -> Application:
+
+def engine(args: dict[str, Any]) -> Application:
     """Return a production engine application (args: spec, options)."""
-    raise NotImplementedError
+    return production_engine(args)
 
 
-def router(args: Mapping[str, Any]) -> Application:
-    """Return the ingress application (args: options)."""
-    raise NotImplementedError
+def router(args: dict[str, Any]) -> Application:
+    """Return the ingress application (args: keywords of `router_app`)."""
+    return router_app(**args)
 
 
 def engine_entry(
@@ -29,13 +33,22 @@ def engine_entry(
     Args:
         name: Application name, one per promoted version.
         spec: `EngineSpec.to_dict()`.
-        options: Fields of `EngineOptions` that differ from production's defaults.
+        options: Fields of `EngineOptions` that differ from PRODUCTION_OPTIONS.
     """
-    raise NotImplementedError
+    return {
+        "name": name,
+        "route_prefix": None,
+        "import_path": "serve_apps.apps:engine",
+        "args": {"spec": dict(spec), "options": dict(options or {})},
+    }
 
 
 def router_entry(
-    name: str, weights: Mapping[str, float], *, route_prefix: str = "/", num_replicas: int = 1
+    name: str,
+    weights: Mapping[str, float],
+    *,
+    route_prefix: str = "/",
+    args: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the `applications` entry of the ingress.
 
@@ -44,6 +57,12 @@ def router_entry(
         weights: Share of the traffic by engine application name. They travel as `user_config`, so
             a PUT that changes only them reconfigures the running replicas in place.
         route_prefix: Where clients reach it.
-        num_replicas: Router replicas.
+        args: Keywords of `router_app`; a change of these restarts the router.
     """
-    raise NotImplementedError
+    return {
+        "name": name,
+        "route_prefix": route_prefix,
+        "import_path": "serve_apps.apps:router",
+        "args": dict(args or {}),
+        "deployments": [{"name": ROUTER, "user_config": {"weights": dict(weights)}}],
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -61,7 +61,7 @@ class Knobs:
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Knobs:
         """Return the knobs of an environment; an unknown one is an error."""
-        known = {
+        known: dict[str, Callable[[str], Any]] = {
             "boot_delay_s": float,
             "fail": Fail,
             "die_after_requests": int,

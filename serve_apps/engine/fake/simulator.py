@@ -7,7 +7,7 @@ import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +117,7 @@ class Simulator:
             return stop, "stop"
         return most, "length"
 
-    async def generate(self, request: Request) -> AsyncIterator[Step]:
+    async def generate(self, request: Request) -> AsyncGenerator[Step, None]:
         """Yield the steps of one request."""
         self.counts["requests"] += 1
         source = self._random(request)

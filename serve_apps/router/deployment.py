@@ -1,0 +1,177 @@
+"""The ingress: forwards clients' requests to engine applications, by weight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, cast
+
+import ray
+from ray import serve
+from ray.serve import Application
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    RayServeException,
+)
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from serve_apps.engine.errors import EngineError
+from serve_apps.router.policy import (
+    APP_HEADER,
+    VERSION_HEADER,
+    checked_weights,
+    error_body,
+    order,
+    refusal,
+    upstream_headers,
+    without_boot_names,
+)
+
+logger = logging.getLogger(__name__)
+
+DEPLOYMENT_NAME = "Router"
+_RETRY_AFTER_S = 5
+
+_NOT_THERE = (
+    EngineError,
+    RayServeException,  # no application of that name
+    DeploymentUnavailableError,
+    ray.exceptions.RayActorError,
+)
+
+
+def _cancel(items: DeploymentResponseGenerator[Any]) -> None:
+    items.cancel()  # type: ignore[no-untyped-call]
+
+
+class _Upstream:
+    """One engine's answer: status and headers, and the chunks to come."""
+
+    def __init__(
+        self, app: str, items: DeploymentResponseGenerator[Any], head: tuple[int, dict[str, str]]
+    ) -> None:
+        self.app = app
+        self.status, self.headers = head
+        self._items = items
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body; leaving early aborts the request in the engine."""
+        done = False
+        try:
+            async for chunk in self._items:
+                yield chunk
+            done = True
+        finally:
+            if not done:
+                _cancel(self._items)
+
+
+class Router:
+    """Serves the OpenAI routes over engine applications with weights that change in place."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, float] = {}
+        self._handles: dict[str, DeploymentHandle[Any]] = {}
+        self._source = random.Random()
+
+    def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Take new weights; requests in flight stay where they are.
+
+        Args:
+            user_config: {"weights": {engine application name: weight}}.
+        """
+        self._weights = checked_weights(user_config.get("weights") or {})
+        # Handles of engines that went away hold connections to nothing.
+        self._handles = {a: h for a, h in self._handles.items() if a in self._weights}
+        logger.info("router weights: %s", self._weights)
+
+    def weights(self) -> dict[str, float]:
+        """Return the weights in force."""
+        return dict(self._weights)
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one client request."""
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
+        refused = refusal(request.method, path)
+        if refused is not None:
+            return JSONResponse(error_body(*refused), status_code=refused[0])
+        target = f"{path}?{request.url.query}" if request.url.query else path
+        body = await request.body()
+        headers = upstream_headers(request.headers)
+        reasons: list[str] = []
+        for app in order(self._weights, request.headers.get(APP_HEADER), self._source):
+            try:
+                upstream = await self._open(app, request.method, target, headers, body)
+            except BackPressureError as error:
+                # Another engine would get this one's overflow on top of its own share.
+                return self._unavailable(f"{app} is at its limit: {error}")
+            except _NOT_THERE as error:
+                self._handles.pop(app, None)
+                reasons.append(f"{app}: {type(error).__name__}")
+                logger.warning("engine application %s is not there: %s", app, error)
+                continue
+            return await self._respond(upstream, path)
+        return self._unavailable(f"no engine answers ({'; '.join(reasons) or 'none configured'})")
+
+    async def _handle(self, app: str) -> DeploymentHandle[Any]:
+        if app not in self._handles:
+            # Asks the controller, and blocks while it does.
+            handle = await asyncio.to_thread(serve.get_app_handle, app)
+            self._handles[app] = handle.options(method_name="forward", stream=True)
+        return self._handles[app]
+
+    async def _open(
+        self, app: str, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> _Upstream:
+        handle = await self._handle(app)
+        items = cast(
+            "DeploymentResponseGenerator[Any]", handle.remote(method, target, headers, body)
+        )
+        try:
+            head = await anext(items)
+        except asyncio.CancelledError:  # the client gave up before the first token
+            _cancel(items)
+            raise
+        return _Upstream(app, items, head)
+
+    async def _respond(self, upstream: _Upstream, path: str) -> Response:
+        headers = {**upstream.headers, VERSION_HEADER: upstream.app}
+        if path == "/v1/models" and upstream.status == 200:
+            body = b"".join([chunk async for chunk in upstream.chunks()])
+            return Response(without_boot_names(body), headers=headers)
+        return StreamingResponse(upstream.chunks(), status_code=upstream.status, headers=headers)
+
+    def _unavailable(self, message: str) -> Response:
+        return JSONResponse(
+            error_body(503, message), status_code=503, headers={"Retry-After": str(_RETRY_AFTER_S)}
+        )
+
+
+def router_app(
+    *,
+    num_replicas: int = 1,
+    max_ongoing_requests: int = 1024,
+    graceful_shutdown_timeout_s: float = 60.0,
+    num_cpus: float = 0.0,
+) -> Application:
+    """Return the ingress application; its weights come as `user_config`.
+
+    Args:
+        num_replicas: Router replicas.
+        max_ongoing_requests: Streams that one replica carries at once.
+        graceful_shutdown_timeout_s: How long streams may run on when a replica goes.
+        num_cpus: Reserved CPUs of each replica.
+    """
+    return serve.deployment(
+        name=DEPLOYMENT_NAME,
+        num_replicas=num_replicas,
+        ray_actor_options={"num_cpus": num_cpus},
+        max_ongoing_requests=max_ongoing_requests,
+        graceful_shutdown_timeout_s=graceful_shutdown_timeout_s,
+        user_config={"weights": {}},
+    )(Router).bind()

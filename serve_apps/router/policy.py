@@ -1,0 +1,85 @@
+"""Which engine gets a request, and what a client may ask for. Pure."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+
+APP_HEADER = "x-specpilot-app"
+"""Request header that pins one engine application (for verification)."""
+VERSION_HEADER = "x-specpilot-version"
+"""Response header: the engine application that answered."""
+
+_ALLOWED = {
+    "/v1/chat/completions": ("POST",),
+    "/v1/completions": ("POST",),
+    "/v1/models": ("GET",),
+    "/tokenize": ("POST",),
+    "/health": ("GET",),
+    "/version": ("GET",),
+}
+# The engine does no authentication of its own: credentials end at the router.
+_DROPPED_HEADERS = frozenset({"authorization", "cookie", "host", APP_HEADER})
+_BOOT_ALIAS = "specpilot-boot-"
+
+
+def refusal(method: str, path: str) -> tuple[int, str] | None:
+    """Return status and reason when a request is not one that clients may make.
+
+    Only what is listed passes: an engine in development mode also has routes that show its
+    configuration and reset its caches.
+    """
+    methods = _ALLOWED.get(path)
+    if methods is None:
+        return 404, f"{path} is not served here"
+    if method not in methods:
+        return 405, f"{method} is not allowed on {path}"
+    return None
+
+
+def upstream_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the request headers that the engine gets."""
+    return {name: value for name, value in headers.items() if name not in _DROPPED_HEADERS}
+
+
+def checked_weights(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights.
+
+    Raises:
+        ValueError: When one is negative or not a number.
+    """
+    for app, weight in weights.items():
+        if not weight >= 0:
+            raise ValueError(f"weights.{app}: must be 0 or more, got {weight!r}")
+    return dict(weights)
+
+
+def order(weights: Mapping[str, float], pinned: str | None, source: random.Random) -> list[str]:
+    """Return the engine applications to try, first choice first.
+
+    The first is drawn by weight; the others stand by for when it is not there. A pinned request
+    goes to its engine or nowhere, and an engine of weight 0 gets pinned requests only.
+    """
+    if pinned is not None:
+        return [pinned]
+    left = {app: weight for app, weight in weights.items() if weight > 0}
+    chosen: list[str] = []
+    while left:
+        app = source.choices(list(left), list(left.values()))[0]
+        chosen.append(app)
+        del left[app]
+    return chosen
+
+
+def error_body(status: int, message: str) -> dict[str, object]:
+    """Return an error in OpenAI's shape."""
+    kind = "service_unavailable_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+def without_boot_names(body: bytes) -> bytes:
+    """Return the answer of /v1/models without the names by which boots prove their identity."""
+    answer = json.loads(body)
+    cards = [card for card in answer["data"] if not card["id"].startswith(_BOOT_ALIAS)]
+    return json.dumps({**answer, "data": cards}).encode()
