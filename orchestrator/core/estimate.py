@@ -348,9 +348,7 @@ def _pooled(blocks: Sequence[Block]) -> CounterSnapshot:
         num_drafts=_sum(item.num_drafts for item in counters),
         num_draft_tokens=_sum(item.num_draft_tokens for item in counters),
         num_accepted_tokens=_sum(item.num_accepted_tokens for item in counters),
-        num_accepted_tokens_per_pos=(
-            tuple(map(sum, zip(*known, strict=True))) if same else None
-        ),
+        num_accepted_tokens_per_pos=(tuple(map(sum, zip(*known, strict=True))) if same else None),
     )
 
 
@@ -364,9 +362,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _fingerprint(boot: Boot) -> object | None:
-    marks = [
-        (block.cell, block.index, c.num_drafts, c.num_accepted_tokens, c.num_accepted_tokens_per_pos)
+    marks = tuple(
+        (block.cell, block.index, block.counters.num_drafts, block.counters.num_accepted_tokens)
         for block in _valid(boot.blocks)
-        if (c := block.counters).num_drafts
-    ]
-    return (boot.arm, tuple(marks)) if marks else None
+        if block.counters.num_drafts
+    )
+    return (boot.arm, marks) if marks else None

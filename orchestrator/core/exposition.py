@@ -55,8 +55,7 @@ def delta(before: CounterSnapshot, after: CounterSnapshot) -> CounterSnapshot:
     """
     fields = [field for field in _FIELDS.values() if field != _GAUGE]
     values = {
-        field: _difference(field, getattr(before, field), getattr(after, field))
-        for field in fields
+        field: _difference(field, getattr(before, field), getattr(after, field)) for field in fields
     }
     return CounterSnapshot(
         generation_tokens=values.pop("generation_tokens"),

@@ -98,9 +98,7 @@ def next_boot(state: RaceState, settings: RaceSettings) -> RaceDecision:
 def expected_boots(num_arms: int, settings: RaceSettings) -> int:
     """Return the boots of a race in which nothing fails."""
     num_finalists = min(num_arms, settings.num_finalists + 1)
-    return min(
-        settings.max_boots, num_arms + num_finalists * (settings.boots_per_finalist - 1)
-    )
+    return min(settings.max_boots, num_arms + num_finalists * (settings.boots_per_finalist - 1))
 
 
 def _running(arm: Arm, state: RaceState) -> int:
@@ -139,9 +137,7 @@ def _of_round(
 def _boot(arm: Arm, reason: str, *, state: RaceState, settings: RaceSettings) -> RaceDecision:
     issued = sum(state.issued.get(item, 0) for item in state.arms)
     if issued < settings.max_boots:
-        return RaceDecision(
-            kind="boot", reason=reason, arm=arm, replicate=state.issued.get(arm, 0)
-        )
+        return RaceDecision(kind="boot", reason=reason, arm=arm, replicate=state.issued.get(arm, 0))
     if any(_running(item, state) for item in state.arms if item not in state.dead):
         return RaceDecision(kind="wait", reason="the budget is spent and boots are running")
     return RaceDecision(

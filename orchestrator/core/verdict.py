@@ -6,11 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.checks import draft_doubt
 from orchestrator.core.estimate import Contrast
+from orchestrator.core.evidence import Evidence, ask_gates
 from orchestrator.core.premises import Premises
 from orchestrator.core.promotion import Gate, GateSettings
-from orchestrator.core.summary import ArmSummary
+from orchestrator.core.space import reference_arm
+from orchestrator.core.summary import ArmSummary, scores_by_arm, summarise
 from orchestrator.core.types import Arm, BoardModel, Boot, Cell
+from orchestrator.core.wording import (
+    against,
+    boot_sentences,
+    gate_sentences,
+    model_sentences,
+    speed_sentence,
+    tie_sentence,
+)
 
 VerdictKind = Literal["promote", "keep", "no_difference", "no_result"]
 
@@ -53,7 +64,24 @@ class Verdict:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON types, for tracking."""
-        raise NotImplementedError
+        return {
+            "kind": self.kind,
+            "winner": _key(self.winner),
+            "incumbent": _key(self.incumbent),
+            "reference": _key(self.reference),
+            "ranking": [_place(item) for item in self.ranking],
+            "gates": [
+                {
+                    "name": gate.name,
+                    "passed": gate.passed,
+                    "reason": gate.reason,
+                    "blocks": gate.blocks,
+                }
+                for gate in self.gates
+            ],
+            "sentences": list(self.sentences),
+            "premises": None if self.premises is None else self.premises.to_dict(),
+        }
 
 
 def decide(
@@ -79,7 +107,38 @@ def decide(
         confidence: Coverage of the intervals, 0 to 1.
         premises: What the conclusion depends on.
     """
-    raise NotImplementedError
+    scores = scores_by_arm(boots, weights=weights, board=board)
+    evidence = Evidence(
+        boots=tuple(boots),
+        weights=weights,
+        board=board,
+        incumbent=incumbent,
+        reference=reference_arm(arms, incumbent),
+        scores={arm: scores[arm] for arm in arms if arm in scores},
+        summaries={
+            item.arm: item for item in summarise(arms, boots=boots, weights=weights, board=board)
+        },
+        settings=settings,
+        confidence=confidence,
+    )
+    conclusion = _conclude(evidence)
+    shown = [*evidence.finalists, *([evidence.reference] if evidence.reference else [])]
+    return Verdict(
+        kind=conclusion.kind,
+        winner=conclusion.winner,
+        incumbent=incumbent,
+        reference=evidence.reference,
+        contrasts=evidence.contrasts(),
+        ranking=_ranking(evidence),
+        gates=conclusion.gates,
+        sentences=(
+            *conclusion.sentences,
+            *model_sentences(board, arms=shown, streams=[cell.streams for cell in weights]),
+            *gate_sentences(conclusion.gates),
+            *boot_sentences(tuple(evidence.summaries.values()), evidence.copies()),
+        ),
+        premises=premises,
+    )
 
 
 def promotable(verdict: Verdict) -> bool:
@@ -90,3 +149,156 @@ def promotable(verdict: Verdict) -> bool:
         and verdict.winner != verdict.incumbent
         and not any(gate.blocks for gate in verdict.gates)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Conclusion:
+    kind: VerdictKind
+    winner: Arm | None = None
+    gates: tuple[Gate, ...] = ()
+    sentences: tuple[str, ...]
+
+
+def _conclude(evidence: Evidence) -> _Conclusion:
+    reference = evidence.reference
+    if not evidence.scores:
+        return _no_result("no boot of any arm has a score")
+    if reference is None:
+        return _no_result("nothing serves and the space has no baseline to compare with")
+    if reference not in evidence.scores:
+        return _no_result(f"{reference.label}, to be compared with, has no scored boot")
+    best = min(evidence.finalists, key=evidence.seconds)
+    if best == reference:
+        return _kept(evidence, reference)
+    contrast = evidence.contrast(best, reference)
+    if contrast.excludes_zero is None:
+        return _no_result(f"no interval: {contrast.reason}")
+    if not contrast.excludes_zero:
+        return _undecided(evidence, best, reference)
+    return _challenged(evidence, best, reference)
+
+
+def _no_result(reason: str) -> _Conclusion:
+    return _Conclusion(kind="no_result", sentences=(f"No result: {reason}.",))
+
+
+def _kept(evidence: Evidence, reference: Arm) -> _Conclusion:
+    """The reference is the fastest itself."""
+    serves = ", which serves now," if reference == evidence.incumbent else ""
+    sentences = [f"{reference.label}{serves} is the fastest of {len(evidence.scores)} arms."]
+    sentences += [
+        f"{other.label} cannot be told apart from it "
+        f"({evidence.contrast(other, reference).in_words})."
+        for other in evidence.tied_with(reference)
+    ]
+    return _Conclusion(kind="keep", winner=reference, sentences=tuple(sentences))
+
+
+def _undecided(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
+    sentences = (
+        _speed(evidence, best, reference),
+        f"No difference is shown between {best.label} and serving "
+        f"{against(reference, evidence.incumbent)}.",
+    )
+    return _Conclusion(
+        kind="no_difference", gates=ask_gates(evidence, best, reference), sentences=sentences
+    )
+
+
+def _challenged(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
+    """The best arm is told apart from the reference: break ties, then ask the gates."""
+    tied = [
+        arm
+        for arm in evidence.tied_with(best)
+        if arm != reference and evidence.contrast(arm, reference).excludes_zero
+    ]
+    winner = min([best, *tied], key=lambda arm: _preference(evidence, arm))
+    gates = ask_gates(evidence, winner, reference)
+    sentences = [_speed(evidence, winner, reference)]
+    baseline = next((arm for arm in evidence.scores if arm.is_baseline), None)
+    if baseline not in (None, reference):
+        words = evidence.contrast(winner, baseline).in_words
+        sentences.append(f"Against no speculation it is {words}.")
+    sentences += [
+        tie_sentence(
+            other,
+            evidence.contrast(other, winner),
+            taken=winner,
+            why=_why(evidence, winner, other),
+        )
+        for other in (best, *tied)
+        if other != winner
+    ]
+    doubt = draft_doubt(
+        [
+            block
+            for boot in evidence.boots_of(winner)
+            for block in boot.blocks
+            if block.invalid_reason is None
+        ]
+    )
+    sentences += [doubt] if doubt else []
+    if gates[0].passed is False:
+        return _Conclusion(kind="no_difference", gates=gates, sentences=tuple(sentences))
+    kind: VerdictKind = "keep" if any(gate.blocks for gate in gates) else "promote"
+    return _Conclusion(kind=kind, winner=winner, gates=gates, sentences=tuple(sentences))
+
+
+def _preference(evidence: Evidence, arm: Arm) -> tuple[int, int, float]:
+    """Order tied arms: the smaller depth, then more KV tokens, then the faster."""
+    kv = evidence.summaries[arm].kv_cache_tokens
+    return arm.num_speculative_tokens, -(kv or 0), evidence.seconds(arm)
+
+
+def _why(evidence: Evidence, winner: Arm, other: Arm) -> str:
+    ours, theirs = _preference(evidence, winner), _preference(evidence, other)
+    if ours[0] < theirs[0]:
+        return f"it drafts {ours[0]} tokens and not {theirs[0]}"
+    if ours[1] < theirs[1]:
+        return f"it holds {-ours[1]} KV tokens and the other {-theirs[1]}"
+    return "its boots were the faster ones"
+
+
+def _speed(evidence: Evidence, arm: Arm, reference: Arm) -> str:
+    return speed_sentence(
+        evidence.summaries[arm],
+        evidence.summaries[reference],
+        contrast=evidence.contrast(arm, reference),
+        incumbent=evidence.incumbent,
+    )
+
+
+def _ranking(evidence: Evidence) -> tuple[Ranked, ...]:
+    contrasts, finalists = evidence.contrasts(), evidence.finalists
+    order = sorted(
+        evidence.summaries.values(),
+        key=lambda item: (item.objective_s is None, item.objective_s or 0.0),
+    )
+    return tuple(
+        Ranked(summary=item, contrast=contrasts.get(item.arm), finalist=item.arm in finalists)
+        for item in order
+    )
+
+
+def _key(arm: Arm | None) -> str | None:
+    return None if arm is None else arm.key
+
+
+def _place(item: Ranked) -> dict[str, object]:
+    contrast = item.contrast
+    return {
+        "arm": item.summary.arm.key,
+        "objective_s": item.summary.objective_s,
+        "step_time_source": item.summary.step_time_source,
+        "num_boots": item.summary.num_boots,
+        "num_scored": item.summary.num_scored,
+        "num_blocks": item.summary.num_blocks,
+        "kv_cache_tokens": item.summary.kv_cache_tokens,
+        "boot_time_s": item.summary.boot_time_s,
+        "finalist": item.finalist,
+        "status": item.summary.status,
+        "speedup": None if contrast is None else contrast.speedup,
+        "log_ratio": None if contrast is None else contrast.log_ratio,
+        "low": None if contrast is None else contrast.low,
+        "high": None if contrast is None else contrast.high,
+    }

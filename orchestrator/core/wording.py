@@ -1,0 +1,95 @@
+"""The sentences of a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.core.estimate import Contrast
+from orchestrator.core.promotion import Gate
+from orchestrator.core.summary import ArmSummary
+from orchestrator.core.types import Arm, BoardModel
+
+
+def against(arm: Arm, incumbent: Arm | None) -> str:
+    """Return how the reference stands in a sentence: ``with X, which serves now``."""
+    words = "without speculation" if arm.is_baseline else f"with {arm.label}"
+    return f"{words}, which serves now" if arm == incumbent else words
+
+
+def speed_sentence(
+    summary: ArmSummary, reference: ArmSummary, *, contrast: Contrast, incumbent: Arm | None
+) -> str:
+    """Return the comparison of an arm with the reference."""
+    return (
+        f"{summary.arm.label} emits a token in {_ms(summary.objective_s)} ms per stream against "
+        f"{_ms(reference.objective_s)} ms {against(reference.arm, incumbent)}: {contrast.in_words}."
+    )
+
+
+def tie_sentence(other: Arm, contrast: Contrast, *, taken: Arm, why: str) -> str:
+    """Return that ``other`` cannot be told apart from the arm taken, and why that one was."""
+    return (
+        f"{other.label} cannot be told apart from {taken.label} ({contrast.in_words}); "
+        f"{taken.label} is taken because {why}."
+    )
+
+
+def model_sentences(
+    board: BoardModel | None, *, arms: Sequence[Arm], streams: Sequence[int]
+) -> tuple[str, ...]:
+    """Return what is modelled, and which arms and loads lie outside the model's range."""
+    if board is None:
+        return ()
+    sentences = [
+        f"Step times are MODELLED ({board.name}: {board.source}); acceptance was measured on the "
+        "real engine. The intervals cover the spread between boots, not the model's error."
+    ]
+    depths = sorted({arm.num_speculative_tokens for arm in arms})
+    for name, values, (least, most) in (
+        ("depth", depths, board.depths),
+        ("streams", sorted(set(streams)), board.streams),
+    ):
+        outside = [str(value) for value in values if not least <= value <= most]
+        if outside:
+            sentences.append(
+                f"The model was derived for {name} {least} to {most}; {name} "
+                f"{', '.join(outside)} is extrapolated."
+            )
+    return tuple(sentences)
+
+
+def gate_sentences(gates: Sequence[Gate]) -> tuple[str, ...]:
+    """Return which gates keep the arm out, and which others are not shown."""
+    blocking = [f"{gate.name} ({gate.reason})" for gate in gates if gate.blocks]
+    unknown = [gate.name for gate in gates if gate.passed is None and not gate.blocks]
+    sentences = []
+    if blocking:
+        sentences.append(f"Production stays as it is: {'; '.join(blocking)}.")
+    if unknown:
+        sentences.append(f"Not shown: {', '.join(unknown)}.")
+    return tuple(sentences)
+
+
+def boot_sentences(summaries: Sequence[ArmSummary], copies: Mapping[Arm, int]) -> tuple[str, ...]:
+    """Return which arms have no score and why, and which boots were copies.
+
+    Args:
+        summaries: One an arm.
+        copies: Boots by arm that repeat an earlier one's counters to the token.
+    """
+    unscored = [
+        f"{item.arm.label} ({item.status}{': ' if item.reason else ''}{item.reason})"
+        for item in summaries
+        if not item.num_scored
+    ]
+    sentences = [f"Without a score: {'; '.join(unscored)}."] if unscored else []
+    sentences += [
+        f"{count} boots of {arm.label} repeat another's counters to the token and do not count."
+        for arm, count in copies.items()
+        if count
+    ]
+    return tuple(sentences)
+
+
+def _ms(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{1000 * seconds:.1f}"
