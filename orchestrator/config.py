@@ -36,6 +36,17 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """A draft model's folder, and what may be known of it without reading it."""
+
+    path: str
+    block_size: int | None = None
+    """Trained block, one anchor included; read from the folder where it can be read."""
+    architecture: str | None = None
+    """Name in the draft's ``architectures``; read from the folder where it can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """The engine build and the arguments that all arms have in common."""
 
@@ -55,6 +66,8 @@ class EngineConfig:
     env: dict[str, str] = field(default_factory=dict)
     boot_timeout_s: float = 1200.0
     stop_timeout_s: float = 30.0
+    expected_boot_s: float = 420.0
+    """What a boot is known to take, for plans and for the first estimate of the time left."""
 
     def __post_init__(self) -> None:
         """Check ranges.
@@ -317,7 +330,7 @@ class StudyConfig:
 
     name: str
     target: ModelConfig
-    draft: ModelConfig | None
+    draft: DraftConfig | None
     engine: EngineConfig
     search: SearchConfig
     load: LoadConfig

@@ -5,6 +5,7 @@ Knows the ports only; Tune drives it from ``study``.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from orchestrator.core.types import (
 )
 from orchestrator.errors import InfeasibleArm, MeasurementError, TransientError
 from orchestrator.ports import Clock, Engine, LoadClient, LoadHooks, LoadRequest, Node, Tracker
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +81,7 @@ class Trial:
     def setup(self) -> None:
         """Boot the engine and prove that the arm is in force; a failure ends the trial."""
         spec, ports = self._spec, self._ports
-        self._run_id = ports.tracker.open_trial(
-            spec.study_run_id, spec.trial_id, trial_params(spec, self._node.node_id)
-        )
+        self._open_run()
         try:
             self._facts = ports.engine.start(spec.arm, self._emit)
         except InfeasibleArm as error:
@@ -110,8 +111,7 @@ class Trial:
             text = f"{cell.key}: not measured, {error}"
         else:
             self._blocks.append(block)
-            if self._run_id is not None:
-                self._ports.tracker.log_block(self._run_id, block)
+            self._track(lambda run_id: self._ports.tracker.log_block(run_id, block))
             text = summarize(block)
         if self._next == len(self._plan):
             self._close()
@@ -136,14 +136,30 @@ class Trial:
             blocks=tuple(self._blocks),
             run_id=self._run_id,
         )
-        if self._run_id is not None:
-            artifacts = {"engine_log_tail.txt": self._ports.engine.log_tail()}
-            self._ports.tracker.close_trial(self._run_id, boot, artifacts)
+        artifacts = {"engine_log_tail.txt": self._ports.engine.log_tail()}
+        self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
         return boot
 
     def cleanup(self) -> None:
         """End the engine and wait until nothing of it is left."""
         self._ports.engine.stop()
+
+    def _open_run(self) -> None:
+        spec = self._spec
+        params = trial_params(spec, self._node.node_id)
+        try:
+            self._run_id = self._ports.tracker.open_trial(spec.study_run_id, spec.trial_id, params)
+        except TransientError as error:
+            logger.warning("trial %s: not tracked: %s", spec.trial_id, error)
+
+    def _track(self, call: Callable[[str], None]) -> None:
+        """Call the tracker; a measured boot never fails because of logging."""
+        if self._run_id is None:
+            return
+        try:
+            call(self._run_id)
+        except TransientError as error:
+            logger.warning("trial %s: not tracked: %s", self._spec.trial_id, error)
 
     def _end(self, status: BootStatus, reason: str) -> None:
         self._status = status

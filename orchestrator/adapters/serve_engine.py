@@ -10,12 +10,12 @@ from typing import Any
 import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from serve_apps.engine.deployment import DEPLOYMENT_NAME, EngineOptions, trial_app
-from serve_apps.engine.errors import BootFailure, boot_error_from_text
 
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.core.types import Arm, EngineFacts
 from orchestrator.errors import InfeasibleArm, TransientError
+from serve_apps.engine.deployment import DEPLOYMENT_NAME, EngineOptions, trial_app
+from serve_apps.engine.errors import BootFailure, boot_error_from_text
 
 TRIAL_PREFIX = "trial-"
 """Serve applications with this prefix belong to trials; production never carries it."""

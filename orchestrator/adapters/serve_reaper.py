@@ -60,13 +60,13 @@ class Reaper:
                 for name in self.look(time.monotonic()):
                     logger.warning("lease of %s ran out; deleting it", name)
                     serve.delete(name, _blocking=False)
-            except Exception:  # noqa: BLE001  the watch must outlive a restart of Serve
+            except Exception:
                 logger.exception("cannot look at the trial applications")
 
 
-def start_reaper(prefix: str) -> ray.actor.ActorHandle[Any]:
+def start_reaper(prefix: str) -> Any:
     """Return the cluster's reaper, created if there is none."""
-    actor = ray.remote(Reaper).options(
+    actor: Any = ray.remote(Reaper).options(
         name=REAPER_NAME,
         namespace=REAPER_NAMESPACE,
         lifetime="detached",
@@ -74,8 +74,7 @@ def start_reaper(prefix: str) -> ray.actor.ActorHandle[Any]:
         max_restarts=-1,
         num_cpus=0,
     )
-    handle: ray.actor.ActorHandle[Any] = actor.remote(prefix)
-    return handle
+    return actor.remote(prefix)
 
 
 class Lease:

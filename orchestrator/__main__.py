@@ -1,0 +1,7 @@
+"""Run the command line."""
+
+import sys
+
+from orchestrator.cli import main
+
+sys.exit(main())

@@ -1,0 +1,170 @@
+"""The production applications, declared through Ray's Serve API and reached through the route."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+from orchestrator.errors import ConfigError, TransientError
+from orchestrator.ports import ProductionState
+from serve_apps.apps import engine_entry, router_entry
+
+PIN_HEADER = "x-specpilot-app"
+CALL_TIMEOUT_S = 120.0
+
+
+class ServeProduction:
+    """The ``Production`` port on Ray Serve.
+
+    Args:
+        dashboard_url: Address of Ray's dashboard, which carries the Serve API.
+        name: Name of the router's application and prefix of the engines'.
+        route: Route prefix of the router.
+        model: Served model name.
+        engine_options: Placement of a production engine, as ``EngineOptions`` fields.
+    """
+
+    def __init__(
+        self,
+        dashboard_url: str,
+        *,
+        name: str,
+        route: str,
+        model: str,
+        engine_options: Mapping[str, Any],
+    ) -> None:
+        self._dashboard_url = dashboard_url
+        self._name = name
+        self._route = route
+        self._model = model
+        self._engine_options = dict(engine_options)
+
+    @property
+    def url(self) -> str:
+        """Address of the production route, from where Serve's proxy listens."""
+        options = self._details().get("http_options") or {}
+        host = str(options.get("host") or "127.0.0.1")
+        if host in ("0.0.0.0", ""):
+            host = "127.0.0.1"
+        return f"http://{host}:{options.get('port', 8000)}{self._route.rstrip('/')}"
+
+    def state(self) -> ProductionState:
+        """Read the declared applications and their status."""
+        apps = self._applications(self._details())
+        engines = {name: _status(app) for name, app in apps.items() if name != self._name}
+        router = apps.get(self._name)
+        return ProductionState(
+            weights={} if router is None else _weights(router),
+            engines=engines,
+            router_status=None if router is None else _status(router),
+            messages={
+                name: _message(app) for name, app in apps.items() if _status(app) != "RUNNING"
+            },
+        )
+
+    def declare(
+        self, engines: Mapping[str, Mapping[str, object]], weights: Mapping[str, float]
+    ) -> None:
+        """Make exactly these engines and weights specpilot's part of the declared set.
+
+        A PUT replaces the whole declared set, so applications of others are declared again.
+        """
+        client = self._client()
+        entries = self._foreign(self._details())
+        entries += [
+            engine_entry(name, spec, self._engine_options) for name, spec in engines.items()
+        ]
+        entries.append(router_entry(self._name, weights, route_prefix=self._route))
+        try:
+            client.deploy_applications({"applications": entries})
+        except RuntimeError as error:
+            raise ConfigError("production", f"Serve refuses it: {error}", "see the text") from error
+        except (ConnectionError, OSError) as error:
+            raise TransientError(f"Serve does not answer: {error}") from error
+
+    def complete(self, prompt: str, max_tokens: int, app: str | None) -> Mapping[str, object]:
+        """Send one completion through the production route."""
+        body = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "ignore_eos": True,
+        }
+        headers = {"content-type": "application/json"}
+        if app is not None:
+            headers[PIN_HEADER] = app
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions", data=json.dumps(body).encode(), headers=headers
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=CALL_TIMEOUT_S) as answer:
+                data = json.load(answer)
+            choice = data["choices"][0]
+            return {
+                "text": choice["text"],
+                "finish_reason": choice["finish_reason"],
+                "output_tokens": data["usage"]["completion_tokens"],
+            }
+        except urllib.error.HTTPError as error:
+            detail = error.read()[:500].decode(errors="replace")
+            raise TransientError(f"production answers {error.code}: {detail}") from error
+        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise TransientError(f"no completion from production: {error!r}") from error
+
+    def _client(self) -> ServeSubmissionClient:
+        try:
+            return ServeSubmissionClient(self._dashboard_url)
+        except (ConnectionError, RuntimeError) as error:
+            raise TransientError(
+                f"{self._dashboard_url}: Ray's Serve API does not answer: {error}"
+            ) from error
+
+    def _details(self) -> dict[str, Any]:
+        try:
+            details: dict[str, Any] = self._client().get_serve_details()
+        except (ConnectionError, RuntimeError, OSError) as error:
+            raise TransientError(f"Serve does not answer: {error}") from error
+        return details
+
+    def _applications(self, details: Mapping[str, Any]) -> dict[str, Any]:
+        prefix = f"{self._name}-v"
+        return {
+            name: app
+            for name, app in (details.get("applications") or {}).items()
+            if name == self._name or name.startswith(prefix)
+        }
+
+    def _foreign(self, details: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the declarations of applications that are not specpilot's."""
+        ours = self._applications(details)
+        return [
+            dict(app["deployed_app_config"])
+            for name, app in (details.get("applications") or {}).items()
+            if name not in ours and app.get("deployed_app_config")
+        ]
+
+
+def _status(app: Mapping[str, Any]) -> str:
+    return str(app.get("status"))
+
+
+def _message(app: Mapping[str, Any]) -> str:
+    parts = [str(app.get("message") or "")]
+    parts += [str(item.get("message") or "") for item in (app.get("deployments") or {}).values()]
+    return "\n".join(part for part in parts if part)
+
+
+def _weights(router: Mapping[str, Any]) -> dict[str, float]:
+    config = router.get("deployed_app_config") or {}
+    for deployment in config.get("deployments") or []:
+        weights = (deployment.get("user_config") or {}).get("weights")
+        if weights is not None:
+            return {str(name): float(value) for name, value in weights.items()}
+    return {}

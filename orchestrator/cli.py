@@ -1,0 +1,88 @@
+"""The command line: ``python -m orchestrator`` or ``specpilot``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.config import load_config
+from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.version import VERSION
+
+DESCRIPTION = """\
+Finds the fastest speculative-decoding configuration of a vLLM deployment, proves the finding,
+and puts it in production.
+
+A study is one YAML file that names the target, the draft, the engine, the space of arms
+(draft rule x rejection rule x depth), the load and the policy. Every arm is booted on a node,
+loaded, and compared with what serves now; boots, not requests, are what is counted.
+"""
+
+EPILOG = """\
+typical use, on a cluster whose nodes offer the Ray resources GB10 and trial_slot:
+
+  python -m orchestrator plan conf/study/qwen38_gb10.yaml     # no engine, no Ray
+  ray job submit --working-dir . -- python -m orchestrator study conf/study/qwen38_gb10.yaml
+  python -m orchestrator status conf/study/qwen38_gb10.yaml
+
+any setting can be overridden after the file: search.num_speculative_tokens=[4,5] load.block_s=20
+
+environment: MLFLOW_TRACKING_URI (if tracking.uri is not set), RAY_ADDRESS, SPECPILOT_STATE_DIR
+
+exit status: 0 done; 2 bad input, nothing was started; 3 finished, nothing was promoted;
+1 anything else
+"""
+
+COMMANDS = {
+    "study": "run the trials to the verdict, and promote the winner if every gate lets it pass",
+    "plan": "print arms, cells, boots and expected duration; starts nothing",
+    "promote": "promote a registered version (by default the challenger)",
+    "status": "print what production serves and on which evidence",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's grammar."""
+    root = argparse.ArgumentParser(
+        prog="python -m orchestrator",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action="version", version=VERSION)
+    subparsers = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        sub = subparsers.add_parser(name, help=text, description=text)
+        sub.add_argument("study", type=Path, help="the study's YAML file")
+        sub.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings to override")
+        if name == "promote":
+            sub.add_argument("--registered-version", type=int, metavar="N", help="which version")
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit status."""
+    args = parser().parse_args(argv)
+    try:
+        config = load_config(args.study, args.overrides)
+        # Ray and MLflow take seconds to import; a typing error in the study should not.
+        from orchestrator import commands  # noqa: PLC0415
+
+        if args.command == "promote":
+            return int(commands.promote(config, args.registered_version))
+        return int(getattr(commands, args.command)(config))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; applications of the study's trials were removed", file=sys.stderr)
+        return 1
+    except OrchestratorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception:  # noqa: BLE001  the last boundary: status 1 must not look like bad input
+        traceback.print_exc()
+        return 1

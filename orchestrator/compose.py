@@ -1,0 +1,432 @@
+"""The only place that wires real adapters and reads the environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+
+from orchestrator.adapters import mlflow_tracker, model_folder
+from orchestrator.adapters.clock import SystemClock
+from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.adapters.node import LocalNode
+from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
+from orchestrator.adapters.serve_production import ServeProduction
+from orchestrator.adapters.serve_reaper import Lease, start_reaper
+from orchestrator.config import StudyConfig, config_to_dict
+from orchestrator.core.identity import digest, study_id
+from orchestrator.core.premises import Premises
+from orchestrator.core.promotion import GateSettings
+from orchestrator.core.race import RaceSettings
+from orchestrator.core.space import (
+    DraftFacts,
+    EngineTraits,
+    SpaceSettings,
+    build_arms,
+    speculative_config,
+)
+from orchestrator.core.types import Arm
+from orchestrator.errors import ConfigError
+from orchestrator.load.streams import ClosedLoop, LoadSettings
+from orchestrator.load.workload import Workload, load_workload
+from orchestrator.study import TrialOrder
+from orchestrator.trial import Trial, TrialPorts, TrialSpec
+from orchestrator.version import VERSION
+from serve_apps.cpu import environment as cpu_environment
+from serve_apps.engine.deployment import EngineOptions
+from serve_apps.engine.spec import EngineSpec
+
+PROJECT_DIR = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A study whose inputs were read and found legal; nothing was started."""
+
+    config: StudyConfig
+    arms: tuple[Arm, ...]
+    workload: Workload
+    draft: DraftFacts | None
+    study_id: str
+    notes: tuple[str, ...]
+    """What could not be checked on this machine."""
+
+
+def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
+    """Read and check all inputs of a study.
+
+    Args:
+        config: The study.
+        models_must_exist: Whether model folders have to be readable here; a plan does without.
+
+    Raises:
+        ConfigError: An input is missing, broken or illegal.
+    """
+    notes: list[str] = []
+    target = resolve(config.target.path)
+    if models_must_exist or target.is_dir():
+        model_folder.require_target(target, "target.path")
+    else:
+        notes.append(f"target.path: '{target}' is not on this machine; not checked")
+    draft = _draft_facts(config, models_must_exist=models_must_exist, notes=notes)
+    arms = build_arms(
+        SpaceSettings(
+            baseline=config.search.baseline,
+            draft_sample_method=config.search.draft_sample_method,
+            rejection_sample_method=config.search.rejection_sample_method,
+            num_speculative_tokens=config.search.num_speculative_tokens,
+        ),
+        EngineTraits(
+            build=config.engine.build,
+            platform=config.engine.platform,
+            model_runner=config.engine.model_runner,
+        ),
+        draft,
+        promotable=config.policy.promote != "never",
+    )
+    if config.engine.python is not None and not Path(config.engine.python).is_file():
+        problem = f"'{config.engine.python}' is no interpreter here"
+        if models_must_exist:
+            raise ConfigError("engine.python", problem, "build the engine or correct the path")
+        notes.append(f"engine.python: {problem}; not checked")
+    return Prepared(
+        config=config,
+        arms=arms,
+        workload=load_workload(resolve(config.load.workload)),
+        draft=draft,
+        study_id=study_id(config.name, identity(config)),
+        notes=tuple(notes),
+    )
+
+
+def _draft_facts(
+    config: StudyConfig, *, models_must_exist: bool, notes: list[str]
+) -> DraftFacts | None:
+    if config.draft is None:
+        return None
+    path = resolve(config.draft.path)
+    if models_must_exist or path.is_dir():
+        facts = model_folder.draft_facts(path, "draft.path")
+        stated = config.draft.block_size
+        if stated is not None and facts.block_size not in (None, stated):
+            raise ConfigError(
+                "draft.block_size", f"{stated} is stated, but '{path}' says {facts.block_size}",
+                "remove it or correct it",
+            )  # fmt: skip
+        return facts
+    notes.append(f"draft.path: '{path}' is not on this machine; block size and kind as stated")
+    return DraftFacts(
+        block_size=config.draft.block_size,
+        architecture=config.draft.architecture,
+        vocab_size=None,
+    )
+
+
+def identity(config: StudyConfig) -> dict[str, Any]:
+    """Return what makes a study the same study: no paths, hosts or places to store results."""
+    plain = config_to_dict(config)
+    for section in ("tracking", "production"):
+        plain.pop(section)
+    plain["target"] = plain["draft"] = None
+    plain["engine"].pop("python")
+    plain["load"]["workload"] = Path(config.load.workload).name
+    return plain
+
+
+def premises(prepared: Prepared) -> Premises:
+    """Return the conditions that the study's numbers will depend on."""
+    config = prepared.config
+    engine: dict[str, object] = {"args": config.engine.args, "env": config.engine.env}
+    return Premises(
+        engine_build=config.engine.build,
+        engine_args_digest=digest(engine),
+        target_digest=model_folder.folder_digest(resolve(config.target.path)),
+        draft_digest=(
+            None if config.draft is None else model_folder.folder_digest(resolve(config.draft.path))
+        ),
+        node_kind=config.node.kind,
+        workload_digest=prepared.workload.digest,
+        sampling={"top_p": config.load.top_p, "top_k": float(config.load.top_k)},
+        step_time=config.objective.step_time,
+        board_model=None if config.board() is None else config.node.kind,
+        specpilot_version=VERSION,
+    )
+
+
+def resolve(path: str) -> Path:
+    """Return an absolute path; a relative one starts at the project's folder."""
+    given = Path(path).expanduser()
+    return given if given.is_absolute() else PROJECT_DIR / given
+
+
+def state_dir() -> Path:
+    """Return the folder for logs and Tune's state, on every node the same."""
+    given = os.environ.get("SPECPILOT_STATE_DIR")
+    return Path(given) if given else Path.home() / ".specpilot"
+
+
+def tracking_uri(config: StudyConfig) -> str:
+    """Return the address of the MLflow server.
+
+    Raises:
+        ConfigError: Neither the study nor the environment names one.
+    """
+    uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
+        raise ConfigError(
+            "tracking.uri", "no MLflow server is named",
+            "set tracking.uri or MLFLOW_TRACKING_URI to its http address",
+        )  # fmt: skip
+    return uri
+
+
+def engine_spec(config: StudyConfig, arm: Arm, log_name: str) -> EngineSpec:
+    """Return what the supervisor needs to boot an arm.
+
+    Args:
+        config: The study.
+        arm: What to boot.
+        log_name: First part of the log's file name.
+    """
+    draft_path = "" if config.draft is None else str(resolve(config.draft.path))
+    interpreted = config.engine.platform == "cpu" and config.engine.model_runner == "v2"
+    return EngineSpec(
+        model=str(resolve(config.target.path)),
+        served_model_name=config.engine.served_model_name,
+        log_path=str(state_dir() / "logs" / f"{log_name}-{{boot_id}}.log"),
+        python=config.engine.python,
+        launcher=config.engine.launcher,
+        speculative_config=speculative_config(arm, draft_path),
+        args=dict(config.engine.args),
+        env={**(cpu_environment() if interpreted else {}), **config.engine.env},
+        boot_timeout_s=config.engine.boot_timeout_s,
+        stop_timeout_s=config.engine.stop_timeout_s,
+    )
+
+
+def load_client(config: StudyConfig, workload: Workload) -> ClosedLoop:
+    """Return the closed loop of the study."""
+    load = config.load
+    settings = LoadSettings(
+        top_p=load.top_p,
+        top_k=load.top_k,
+        endpoint=load.endpoint,
+        max_tokens=load.max_tokens,
+        ignore_eos=load.ignore_eos,
+        block_s=load.block_s,
+        warmup_requests_per_stream=load.warmup_requests_per_stream,
+        warmup_max_tokens=load.warmup_max_tokens,
+        request_timeout_s=load.request_timeout_s,
+    )
+    return ClosedLoop(workload, settings=settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialContext:
+    """What every trial of a study shares; pickled into the trials' actors."""
+
+    config: StudyConfig
+    workload: Workload
+    study_run_id: str
+    tracking_uri: str
+
+
+def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
+    """Wire one trial, in the process of its actor."""
+    config = context.config
+    app_name = f"{TRIAL_PREFIX}{order.trial_id}"
+    engine = ServeEngine(
+        EnginePlacement(
+            app_name=app_name,
+            node_id=order.node_id,
+            engine_token=config.node.engine_token,
+            num_gpus=config.node.num_gpus,
+            max_streams=max(config.load.streams),
+            boot_timeout_s=config.engine.boot_timeout_s,
+        ),
+        spec_for=lambda arm: engine_spec(config, arm, app_name).to_dict(),
+        lease=Lease(app_name),
+    )
+    spec = TrialSpec(
+        trial_id=order.trial_id,
+        study_run_id=context.study_run_id,
+        arm=order.arm,
+        replicate=order.replicate,
+        cells=config.cells(),
+        blocks_per_cell=config.load.blocks_per_cell,
+        model=config.engine.served_model_name,
+        seed=config.seed,
+    )
+    ports = TrialPorts(
+        engine=engine,
+        load=load_client(config, context.workload),
+        tracker=MlflowTracker(context.tracking_uri, experiment=config.tracking.experiment),
+        node=LocalNode(node_id=order.node_id, kind=config.node.kind),
+        clock=SystemClock(),
+    )
+    return Trial(spec, ports, lambda _text: None)
+
+
+def trial_factory(context: TrialContext) -> partial[Trial]:
+    """Return the factory that the study hands to its trials."""
+    return partial(build_trial, context)
+
+
+def race_settings(config: StudyConfig) -> RaceSettings:
+    """Return the race's budget."""
+    return RaceSettings(
+        num_finalists=config.search.num_finalists,
+        boots_per_finalist=config.search.boots_per_finalist,
+        max_boots=config.search.max_boots,
+        seed=config.seed,
+        confidence=config.objective.confidence,
+    )
+
+
+def gate_settings(config: StudyConfig) -> GateSettings:
+    """Return what the policy demands."""
+    policy = config.policy
+    return GateSettings(
+        cell_tolerance=policy.cell_tolerance,
+        min_kv_cache_tokens=policy.min_kv_cache_tokens,
+        min_kv_max_concurrency=policy.min_kv_max_concurrency,
+        ttft_tolerance=policy.ttft_tolerance,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The Ray cluster that this process joined."""
+
+    dashboard_url: str
+    num_trial_nodes: int
+    """Nodes that offer both tokens."""
+    free_engine_tokens: float
+
+
+def join_ray(config: StudyConfig) -> Cluster:
+    """Join the running Ray and check that it can run the study.
+
+    Raises:
+        ConfigError: There is no Ray, or no node offers the tokens.
+    """
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    try:
+        context: Any = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"ray at '{address}'", "no running Ray answers",
+            "start one and use `ray job submit`, or set RAY_ADDRESS",
+        ) from error  # fmt: skip
+    node = config.node
+    offers = [item["Resources"] for item in _ray_nodes() if item["Alive"]]
+    both = [r for r in offers if r.get(node.engine_token) and r.get(node.slot_token)]
+    if not both:
+        raise ConfigError(
+            "node.slot_token",
+            f"no node of this Ray offers both '{node.engine_token}' and '{node.slot_token}'",
+            'start the nodes with --resources=\'{"GB10":1,"trial_slot":1}\' or name your tokens',
+        )
+    free = ray.available_resources().get(node.engine_token, 0.0)  # type: ignore[no-untyped-call]
+    return Cluster(
+        dashboard_url=f"http://{context.address_info['webui_url']}",
+        num_trial_nodes=len(both),
+        free_engine_tokens=float(free),
+    )
+
+
+def _ray_nodes() -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return nodes
+
+
+def start_serve(config: StudyConfig) -> None:
+    """Start Serve where it does not run yet, and the reaper of trial applications.
+
+    Serve cannot be started from inside a trial: the trial's placement group would capture it.
+    """
+    serve.start(
+        proxy_location="HeadOnly",
+        http_options={
+            "host": config.production.http_host,
+            "port": config.production.http_port,
+        },
+    )
+    ray.get(start_reaper(TRIAL_PREFIX).__ray_ready__.remote())
+
+
+def sweep_trials(trial_ids: set[str] | None = None, *, wait_s: float = 60.0) -> list[str]:
+    """Delete trial applications and return their names.
+
+    Args:
+        trial_ids: The trials whose applications go; None means all of them.
+        wait_s: Longest wait for them to be gone.
+    """
+    names = [
+        name
+        for name in serve.status().applications
+        if name.startswith(TRIAL_PREFIX)
+        and (trial_ids is None or name.removeprefix(TRIAL_PREFIX) in trial_ids)
+    ]
+    for name in names:
+        serve.delete(name, _blocking=False)
+    deadline = time.monotonic() + wait_s
+    while set(names) & set(serve.status().applications) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return names
+
+
+def production(config: StudyConfig, dashboard_url: str) -> ServeProduction:
+    """Return the production port."""
+    options = EngineOptions(
+        # The node's trial slot goes with it, so that no trial is sent to a board that serves.
+        resources={config.node.engine_token: 1.0, config.node.slot_token: 1.0},
+        num_gpus=config.node.num_gpus,
+        max_ongoing_requests=max(64, 2 * max(config.load.streams)),
+        graceful_shutdown_timeout_s=60.0,
+    )
+    return ServeProduction(
+        dashboard_url,
+        name=config.production.name,
+        route=config.production.route,
+        model=config.engine.served_model_name,
+        engine_options=_production_options(options),
+    )
+
+
+def _production_options(options: EngineOptions) -> Mapping[str, Any]:
+    return {
+        "resources": options.resources,
+        "num_gpus": options.num_gpus,
+        "max_ongoing_requests": options.max_ongoing_requests,
+        "graceful_shutdown_timeout_s": options.graceful_shutdown_timeout_s,
+    }
+
+
+def tracker(config: StudyConfig, *, num_nodes: int) -> MlflowTracker:
+    """Return the tracker, after a check that its server answers.
+
+    Raises:
+        ConfigError: It does not, or its kind does not suit several nodes.
+    """
+    uri = mlflow_tracker.check(tracking_uri(config), num_nodes=num_nodes)
+    return MlflowTracker(uri, experiment=config.tracking.experiment)
+
+
+def registry(config: StudyConfig) -> MlflowRegistry:
+    """Return the registry of serving configurations."""
+    return MlflowRegistry(mlflow_tracker.check(tracking_uri(config)))
+
+
+def job_tags() -> dict[str, str]:
+    """Return what Ray says of the job that this process is, for the tracking run."""
+    job = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    return {} if job is None else {"ray.job_config": job[:4000]}

@@ -1,0 +1,333 @@
+"""The study on Ray Tune: the race as a Searcher, one boot as a class Trainable, the loop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.search import Searcher
+
+from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.estimate import boot_objective
+from orchestrator.core.race import RaceSettings, RaceState, next_boot
+from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
+from orchestrator.events import Pace, Printer
+from orchestrator.trial import Trial
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 20.0
+"""A boot can be silent for minutes; the progress display speaks at least this often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOrder:
+    """What the study asks of one trial; crosses from the driver into the trial's actor."""
+
+    trial_id: str
+    arm: Arm
+    replicate: int
+    node_id: str
+
+
+TrialFactory = Callable[[TrialOrder], Trial]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPlan:
+    """The study as the loop sees it."""
+
+    study_id: str
+    arms: tuple[Arm, ...]
+    incumbent: Arm | None
+    weights: Mapping[Cell, float]
+    board: BoardModel | None
+    race: RaceSettings
+    slot_token: str
+    num_nodes: int
+    storage_path: Path
+    """Folder for Tune's own state."""
+
+
+class SpecTrial(tune.Trainable):
+    """One boot of one arm; a ``step()`` is one block."""
+
+    def setup(self, config: dict[str, Any], factory: TrialFactory | None = None) -> None:
+        """Boot the engine; an arm that cannot run ends the trial, it does not fail it."""
+        assert factory is not None
+        order = TrialOrder(
+            trial_id=self.trial_id,
+            arm=from_plain(Arm, config["arm"]),
+            replicate=int(config["replicate"]),
+            node_id=ray.get_runtime_context().get_node_id(),
+        )
+        self._trial = factory(order)
+        try:
+            self._trial.setup()
+        except BaseException:
+            self.cleanup()  # Tune does not call it for a trial whose setup raised
+            raise
+
+    def step(self) -> dict[str, Any]:
+        """Measure one block, or report how the trial ended."""
+        text = "" if self._trial.ended else self._trial.step()
+        result: dict[str, Any] = {"text": text}
+        if self._trial.ended:
+            result |= {"boot": to_plain(self._trial.finish()), "done": True}
+        return result
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Store nothing: blocks live in the tracker, the engine cannot be stored."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Restore nothing: a boot that was cut is a new boot."""
+
+    def cleanup(self) -> None:
+        """End the engine; its own failure must not hide how the trial ended."""
+        try:
+            self._trial.cleanup()
+        except Exception:
+            logger.exception("cleanup of trial %s failed", self.trial_id)
+
+
+class RaceSearcher(Searcher):
+    """Asks the race which boot comes next and tells it what came of it."""
+
+    def __init__(self, plan: StudyPlan) -> None:
+        super().__init__(metric=None, mode=None)
+        self._plan = plan
+        self._boots: list[Boot] = []
+        self._running: dict[str, tuple[Arm, int]] = {}
+        self._lost: list[tuple[Arm, int]] = []
+        self.stop_reason = ""
+
+    @property
+    def boots(self) -> tuple[Boot, ...]:
+        """Boots that came back, in order of their end."""
+        return tuple(self._boots)
+
+    @property
+    def running(self) -> int:
+        """Boots under way."""
+        return len(self._running)
+
+    def suggest(  # type: ignore[override]  # Tune's FINISHED is text, which its hint leaves out
+        self, trial_id: str
+    ) -> dict[str, Any] | str | None:
+        """Return the next boot, None to wait, or FINISHED."""
+        decision = next_boot(self._state(), self._plan.race)
+        if decision.kind == "finished":
+            self.stop_reason = decision.reason
+            return str(Searcher.FINISHED)
+        if decision.kind == "wait" or decision.arm is None or decision.replicate is None:
+            return None
+        self._running[trial_id] = (decision.arm, decision.replicate)
+        return {"arm": to_plain(decision.arm), "replicate": decision.replicate}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Record the boot; a trial whose actor died counts as a lost boot."""
+        issued = self._running.pop(trial_id, None)
+        if issued is None:
+            return
+        if error or not result or "boot" not in result:
+            self._lost.append(issued)
+            return
+        self._boots.append(from_plain(Boot, result["boot"]))
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write the race's state; a boot under way is lost with the driver."""
+        state = {
+            "boots": [to_plain(boot) for boot in self._boots],
+            "lost": [
+                [to_plain(arm), replicate]
+                for arm, replicate in [*self._lost, *self._running.values()]
+            ],
+        }
+        Path(checkpoint_path).write_text(json.dumps(state), encoding="utf-8")
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Read the race's state."""
+        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        self._boots = [from_plain(Boot, item) for item in state["boots"]]
+        self._lost = [(from_plain(Arm, arm), int(number)) for arm, number in state["lost"]]
+        self._running = {}
+
+    def _state(self) -> RaceState:
+        return race_state(self._plan, self._boots, [*self._lost], list(self._running.values()))
+
+
+def race_state(
+    plan: StudyPlan,
+    boots: Sequence[Boot],
+    lost: Sequence[tuple[Arm, int]],
+    running: Sequence[tuple[Arm, int]],
+) -> RaceState:
+    """Return what the race decides on."""
+    scores: dict[Arm, list[float]] = {arm: [] for arm in plan.arms}
+    failed = dict.fromkeys(plan.arms, 0)
+    issued = dict.fromkeys(plan.arms, 0)
+    dead = set()
+    for boot in boots:
+        issued[boot.arm] += 1
+        score = boot_objective(boot, plan.weights, plan.board)
+        if boot.status in (BootStatus.INFEASIBLE, BootStatus.NOT_IN_FORCE):
+            dead.add(boot.arm)
+        elif boot.status is BootStatus.OK and score is not None:
+            scores[boot.arm].append(score)
+        else:
+            failed[boot.arm] += 1
+    for arm, _ in lost:
+        issued[arm] += 1
+        failed[arm] += 1
+    for arm, _ in running:
+        issued[arm] += 1
+    return RaceState(
+        arms=plan.arms,
+        incumbent=plan.incumbent,
+        scores={arm: tuple(values) for arm, values in scores.items()},
+        dead=frozenset(dead),
+        issued=issued,
+        failed=failed,
+    )
+
+
+@dataclass(slots=True)
+class Progress(tune.Callback):
+    """Tells what the trials do, how long is left, and shows the table after each boot."""
+
+    searcher: RaceSearcher
+    printer: Printer
+    pace: Pace
+    table: Callable[[Sequence[Boot]], Sequence[str]]
+    started: dict[str, float] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    last_s: float = 0.0
+
+    def left_s(self) -> float:
+        """Return the expected time to the end of the study."""
+        now = time.monotonic()
+        return self.pace.left_s(len(self.started), sum(now - at for at in self.started.values()))
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tell that a boot begins."""
+        arm = from_plain(Arm, trial.config["arm"])
+        name = f"{arm.label} (boot {int(trial.config['replicate']) + 1})"
+        self.started[trial.trial_id] = time.monotonic()
+        self.names[trial.trial_id] = name
+        self._say(f"{name}: booting")
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Tell what a block measured, and how a trial ended."""
+        name = self.names.get(trial.trial_id, trial.trial_id)
+        if result.get("text"):
+            self._say(f"{name}: {result['text']}")
+        if "boot" in result:
+            boot = from_plain(Boot, result["boot"])
+            self._say(f"{name}: {describe_end(boot)}")
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Show the table after each boot."""
+        begun = self.started.pop(trial.trial_id, None)
+        if begun is not None:
+            self.pace.durations_s.append(time.monotonic() - begun)
+        self.printer.lines(self.table(self.searcher.boots))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tell that a trial's actor died."""
+        self.started.pop(trial.trial_id, None)
+        self._say(f"{self.names.get(trial.trial_id, trial.trial_id)}: the trial's process died")
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Speak up when nothing has happened for a while."""
+        now = time.monotonic()
+        if self.started and now - self.last_s > HEARTBEAT_S:
+            since = ", ".join(
+                f"{self.names[trial_id]} for {now - at:.0f} s"
+                for trial_id, at in self.started.items()
+            )
+            self._say(f"under way: {since}")
+
+    def _say(self, text: str) -> None:
+        self.last_s = time.monotonic()
+        self.printer.say(text)
+
+
+def describe_end(boot: Boot) -> str:
+    """Return one sentence on how a boot ended."""
+    if boot.status is not BootStatus.OK:
+        return f"{boot.status.value}: {boot.reason}"
+    assert boot.facts is not None
+    kv = boot.facts.kv_cache_tokens
+    capacity = "KV capacity unknown" if kv is None else f"KV {kv:,} tokens"
+    notes = f"; {boot.reason}" if boot.reason else ""
+    return f"done, booted in {boot.facts.boot_time_s:.0f} s, {capacity}{notes}"
+
+
+def run_race(
+    plan: StudyPlan,
+    factory: TrialFactory,
+    printer: Printer,
+    pace: Pace,
+    table: Callable[[Sequence[Boot]], Sequence[str]],
+) -> tuple[Boot, ...]:
+    """Run the study's trials to the end of the race and return all boots that came back."""
+    searcher = RaceSearcher(plan)
+    progress = Progress(searcher=searcher, printer=printer, pace=pace, table=table)
+    printer.left_s = progress.left_s
+    trainable = tune.with_resources(
+        tune.with_parameters(SpecTrial, factory=factory),
+        tune.PlacementGroupFactory([{plan.slot_token: 1}]),
+    )
+    tuner = tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            num_samples=-1,
+            max_concurrent_trials=plan.num_nodes,
+            reuse_actors=False,
+        ),
+        run_config=tune.RunConfig(
+            name=plan.study_id,
+            storage_path=str(plan.storage_path),
+            failure_config=tune.FailureConfig(max_failures=0),
+            callbacks=[progress],
+            verbose=0,
+        ),
+    )
+    tuner.fit()
+    if searcher.stop_reason:
+        printer.say(f"race over: {searcher.stop_reason}")
+    return searcher.boots
+
+
+def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:
+    """Return the arms with the incumbent among them, so that it is measured beside them."""
+    if incumbent is None or incumbent in arms:
+        return tuple(arms)
+    return (*arms, incumbent)
+
+
+def count_by_status(boots: Sequence[Boot]) -> dict[BootStatus, int]:
+    """Return how many boots ended in which way."""
+    counts = dict.fromkeys(BootStatus, 0)
+    for boot in boots:
+        counts[boot.status] += 1
+    return counts
+
+
+def without_log(boot: Boot) -> Boot:
+    """Return the boot without the engine's resolved configuration, which is long."""
+    if boot.facts is None:
+        return boot
+    return replace(boot, facts=replace(boot.facts, resolved_config={}))
