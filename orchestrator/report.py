@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
-from orchestrator.core.race import RaceSettings
+from orchestrator.core.estimate import Contrast
+from orchestrator.core.promotion import Gate
+from orchestrator.core.race import RaceSettings, expected_boots
+from orchestrator.core.space import reference_arm
 from orchestrator.core.summary import ArmSummary
 from orchestrator.core.types import Arm, BoardModel, Cell
-from orchestrator.core.verdict import Verdict
+from orchestrator.core.verdict import Ranked, Verdict
+
+WIDTH = 110
+"""Columns of a report: two terminals of this width fit on a usual screen."""
+NONE = "-"
+"""Stands for a value that is not known."""
+_CELLS_PER_TABLE = 8
 
 
-def format_results_table(
-    summaries: Sequence[ArmSummary], *, board: BoardModel | None
-) -> list[str]:
+def format_results_table(summaries: Sequence[ArmSummary], *, board: BoardModel | None) -> list[str]:
     """Return the table of a running or finished study, one line an arm.
 
     Args:
         summaries: One an arm, as ``core.summary.summarise`` gives them.
         board: Source of modelled step times; its name stands below the table.
     """
-    raise NotImplementedError
+    temperatures = sorted({t for item in summaries for t in item.acceptance_length})
+    source = "measured" if board is None else "modelled"
+    header = ["arm", "status", "boots", f"{source} ms/token"]
+    header += [f"accepted T{temperature:g}" for temperature in temperatures]
+    header += ["KV tokens", "boot s"]
+    rows = [
+        [
+            item.arm.label,
+            item.status,
+            _boots(item),
+            _number(item.objective_s, "{:.1f}", scale=1000),
+            *(_number(item.acceptance_length.get(t), "{:.2f}") for t in temperatures),
+            _number(item.kv_cache_tokens, "{:,}"),
+            _number(item.boot_time_s, "{:.0f}"),
+        ]
+        for item in summaries
+    ]
+    lines = _table(header, rows)
+    lines.append("accepted: tokens a step, the bonus token counted; boots: scored of ended")
+    if board is not None:
+        lines.append(f"ms/token: acceptance measured here, step time MODELLED by {board.name}")
+    return lines + _throughput_tables(summaries, board)
 
 
 def format_plan(
@@ -41,14 +70,142 @@ def format_plan(
         settings: The race's budget.
         seconds_per_boot: Boot and blocks of one trial; None when unknown.
     """
-    raise NotImplementedError
+    builds = ", ".join(sorted({arm.engine_build for arm in arms}))
+    reference = reference_arm(arms, incumbent)
+    what = "the incumbent" if incumbent is not None else "the reference"
+    on_top = "" if reference is None else f" and {what} {reference.label}"
+    num_boots = expected_boots(len(arms), settings)
+    cells = ", ".join(f"{cell.key} {share:.0%}" for cell, share in weights.items())
+    source = "measured" if board is None else f"MODELLED by {board.name}"
+    paragraphs = [
+        f"{len(arms)} arms on vLLM {builds}: {', '.join(arm.label for arm in arms)}",
+        f"{len(weights)} cells with their share of the traffic: {cells}",
+        f"step times: {source}",
+        f"at most {num_boots} boots when none fails: every arm once, then the best "
+        f"{settings.num_finalists}{on_top} up to {settings.boots_per_finalist} each; "
+        f"never more than {settings.max_boots}",
+    ]
+    if seconds_per_boot is not None:
+        paragraphs.append(
+            f"about {_duration(num_boots * seconds_per_boot)} on one node "
+            f"({_duration(seconds_per_boot)} a boot with its blocks)"
+        )
+    return [line for paragraph in paragraphs for line in _wrapped(paragraph)]
 
 
 def format_verdict(verdict: Verdict) -> list[str]:
     """Return the verdict: kind, sentences, ranking, gates."""
-    raise NotImplementedError
+    lines = [f"verdict: {_headline(verdict)}"]
+    for sentence in verdict.sentences:
+        lines += _wrapped(sentence)
+    lines += ["", *_table(_RANKING_HEADER, [_place(item) for item in verdict.ranking])]
+    if verdict.gates:
+        lines.append("")
+        lines += [line for gate in verdict.gates for line in _gate_lines(gate)]
+    return lines
 
 
 def verdict_markdown(verdict: Verdict) -> str:
     """Return the verdict as a Markdown document, for tracking."""
-    raise NotImplementedError
+    parts = [f"# Verdict: {_headline(verdict)}", *verdict.sentences]
+    parts.append(_markdown_table(_RANKING_HEADER, [_place(item) for item in verdict.ranking]))
+    if verdict.gates:
+        rows = [[gate.name, _answer(gate), gate.reason] for gate in verdict.gates]
+        parts += ["## Gates", _markdown_table(["gate", "answer", "reason"], rows)]
+    if verdict.premises is not None:
+        items = [f"- {key}: {value}" for key, value in verdict.premises.to_dict().items()]
+        parts += ["## Premises", "\n".join(items)]
+    return "\n\n".join(parts) + "\n"
+
+
+_RANKING_HEADER = ["arm", "ms/token", "times as fast", "interval", "boots", "blocks", "KV tokens"]
+
+
+def _headline(verdict: Verdict) -> str:
+    kind = verdict.kind.upper().replace("_", " ")
+    if verdict.winner is None:
+        return kind
+    if verdict.kind == "keep" and verdict.winner != verdict.reference:
+        return f"{kind}: {verdict.winner.label} is faster and does not pass the gates"
+    return f"{kind} {verdict.winner.label}"
+
+
+def _place(item: Ranked) -> list[str]:
+    summary, contrast = item.summary, item.contrast
+    return [
+        summary.arm.label + (" *" if item.finalist else ""),
+        _number(summary.objective_s, "{:.1f}", scale=1000),
+        _number(None if contrast is None else contrast.speedup, "{:.2f}"),
+        _interval(contrast),
+        _boots(summary),
+        str(summary.num_blocks),
+        _number(summary.kv_cache_tokens, "{:,}"),
+    ]
+
+
+def _interval(contrast: Contrast | None) -> str:
+    bounds = None if contrast is None else contrast.speedup_bounds
+    return NONE if bounds is None else f"{bounds[0]:.2f} to {bounds[1]:.2f}"
+
+
+def _boots(summary: ArmSummary) -> str:
+    return f"{summary.num_scored}/{summary.num_boots}"
+
+
+def _answer(gate: Gate) -> str:
+    if gate.passed is None:
+        return "NOT SHOWN" if gate.required else "not shown"
+    return "passed" if gate.passed else "FAILED"
+
+
+def _gate_lines(gate: Gate) -> list[str]:
+    head = f"{gate.name:<14}{_answer(gate):<11}"
+    return textwrap.wrap(gate.reason, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def _throughput_tables(summaries: Sequence[ArmSummary], board: BoardModel | None) -> list[str]:
+    cells = sorted({estimate.cell for item in summaries for estimate in item.cells})
+    if not cells:
+        return []
+    note = "" if board is None else " (of this machine; says nothing of the modelled board)"
+    lines = ["", f"output tokens/s measured here by cell, c<streams>_t<temperature>{note}"]
+    for start in range(0, len(cells), _CELLS_PER_TABLE):
+        shown = cells[start : start + _CELLS_PER_TABLE]
+        rows = []
+        for item in summaries:
+            speeds = {estimate.cell: estimate.output_throughput for estimate in item.cells}
+            rows.append([item.arm.label, *(_number(speeds.get(c), "{:.1f}") for c in shown)])
+        lines += _table(["arm", *(cell.key for cell in shown)], rows)
+    return lines
+
+
+def _number(value: float | None, form: str, *, scale: float = 1) -> str:
+    return NONE if value is None else form.format(value * scale)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align columns by width, the first to the left; a rule below the header."""
+    columns = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    align: list[Callable[[str, int], str]] = [str.ljust, *[str.rjust] * (len(columns) - 1)]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = zip(align, cells, columns, strict=True)
+        return "  ".join(put(cell, width) for put, cell, width in parts).rstrip()
+
+    return [line(header), line(["-" * width for width in columns]), *map(line, rows)]
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [header, ["---"] * len(header), *escaped]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

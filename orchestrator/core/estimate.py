@@ -87,16 +87,24 @@ class Contrast:
         return None if self.log_ratio is None else math.exp(-self.log_ratio)
 
     @property
+    def speedup_bounds(self) -> tuple[float, float] | None:
+        """Interval of ``speedup``; None when there is none."""
+        if self.low is None or self.high is None:
+            return None
+        return math.exp(-self.high), math.exp(-self.low)
+
+    @property
     def in_words(self) -> str:
         """The speedup, its interval or why there is none, and the boots behind it."""
-        boots = f"{self.num_boots[0]} and {self.num_boots[1]} boots"
         if self.speedup is None:
             return f"not comparable ({self.reason})"
-        if self.low is None or self.high is None:
+        boots = f"{self.num_boots[0]} and {self.num_boots[1]} boots"
+        bounds = self.speedup_bounds
+        if bounds is None:
             return f"{self.speedup:.2f} times as fast (no interval: {self.reason}; {boots})"
         return (
             f"{self.speedup:.2f} times as fast ({100 * self.confidence:g} % interval "
-            f"{math.exp(-self.high):.2f} to {math.exp(-self.low):.2f}, {boots})"
+            f"{bounds[0]:.2f} to {bounds[1]:.2f}, {boots})"
         )
 
 
@@ -111,6 +119,24 @@ def cell_estimates(
     own = [b for b in boots if b.arm == arm and b.status is not BootStatus.NOT_IN_FORCE]
     cells = sorted({block.cell for boot in own for block in _valid(boot.blocks)})
     return tuple(_cell_estimate(arm, own, cell=cell, board=board) for cell in cells)
+
+
+def acceptance_lengths(arm: Arm, boots: Sequence[Boot]) -> dict[float, float | None]:
+    """Return the acceptance length by temperature, counters pooled over streams and boots.
+
+    1 for the arm without speculation. Boots are left out as in ``cell_estimates``.
+    """
+    blocks = [
+        block
+        for boot in boots
+        if boot.arm == arm and boot.status is not BootStatus.NOT_IN_FORCE
+        for block in _valid(boot.blocks)
+    ]
+    temperatures = sorted({block.cell.temperature for block in blocks})
+    return {
+        temperature: _length(arm, [b for b in blocks if b.cell.temperature == temperature])
+        for temperature in temperatures
+    }
 
 
 def cell_score(boot: Boot, cell: Cell, board: BoardModel | None) -> float | None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from orchestrator.core.estimate import (
     CellEstimate,
     StepTimeSource,
+    acceptance_lengths,
     boot_objective,
     cell_estimates,
     geometric_mean,
@@ -36,6 +37,8 @@ class ArmSummary:
     """Geometric mean of the boots' objectives."""
     step_time_source: StepTimeSource
     cells: tuple[CellEstimate, ...]
+    acceptance_length: Mapping[float, float | None]
+    """By temperature, pooled over streams and boots."""
     kv_cache_tokens: int | None
     """Smallest over boots."""
     kv_max_concurrency: float | None
@@ -98,6 +101,7 @@ def _summary(
         objective_s=geometric_mean(scores),
         step_time_source=source,
         cells=cells,
+        acceptance_length=acceptance_lengths(arm, boots),
         kv_cache_tokens=_least(item.kv_cache_tokens for item in facts),
         kv_max_concurrency=_least(item.kv_max_concurrency for item in facts),
         boot_time_s=quantile([item.boot_time_s for item in facts], 0.5),
