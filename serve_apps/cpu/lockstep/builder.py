@@ -9,6 +9,7 @@ from serve_apps.cpu.lockstep import ops
 from serve_apps.cpu.lockstep.memory import accessor
 from serve_apps.cpu.lockstep.tape import Untraceable
 from serve_apps.cpu.lockstep.tracer import Ref, Tracer
+from serve_apps.cpu.lockstep.trim import CannotTrim
 from serve_apps.cpu.mends.bfloat16 import narrow, widen
 
 tl = stock.tl
@@ -22,6 +23,12 @@ def array_dtype(dtype: Any) -> np.dtype[Any]:
     return np.dtype(stock._get_np_dtype(dtype))  # noqa: SLF001
 
 
+def _spread(address: Any, lanes: int, shape: tuple[int, ...]) -> Any:
+    if address.shape == (lanes, *shape):
+        return address
+    return np.broadcast_to(address, (lanes, *shape))
+
+
 def _is_brain(ref: Ref) -> bool:
     return bool(ref.dtype.scalar == tl.bfloat16) and ref.array_dtype == np.uint16
 
@@ -31,6 +38,8 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
 
     def __init__(self) -> None:
         super().__init__()
+        # The checks would only feed a device_assert, which is off without debug.
+        self.options = stock.InterpreterOptions(sanitize_overflow=False)
         self.tracer: Tracer | None = None
         self.program_ids: list[Ref] = []
         self.num_programs: list[Ref] = []
@@ -76,7 +85,7 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
 
     # Elementwise operations
 
-    def _elementwise(self, call: Any, refs: tuple[Ref, ...], dtype: Any) -> Ref:
+    def _elementwise(self, call: Any, refs: tuple[Ref, ...], dtype: Any, op: Any = None) -> Ref:
         shapes = {ref.shape for ref in refs if ref.shape}
         shape = max(shapes, key=len) if shapes else ()
         if any(ref.shape and len(ref.shape) != len(shape) for ref in refs):
@@ -84,13 +93,17 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
         refs = tuple(self._splat(ref, len(shape)) if not ref.shape else ref for ref in refs)
         shape = np.broadcast_shapes(*(ref.shape for ref in refs))
         out = ops.probe(call, [ref.array_dtype for ref in refs])
-        return self._tracer().emit(call, refs, shape, tl.int1 if out == np.bool_ else dtype, out)
+        kind = tl.int1 if out == np.bool_ else dtype
+        return self._tracer().elementwise(call, refs, shape, kind, out, op)
 
     def _splat(self, ref: Ref, rank: int) -> Ref:
         if not rank:
             return ref
         ones = (1,) * rank
-        return self._tracer().emit(ops.splatter(rank), (ref,), ones, ref.dtype, ref.array_dtype)
+        call = ops.splatter(rank)
+        spread = self._tracer().emit(call, (ref,), ones, ref.dtype, ref.array_dtype)
+        spread.uniform = True
+        return spread
 
     def _fitting(self, call: Any, refs: tuple[Ref, ...], dtype: Any) -> Any:
         out = ops.probe(call, [ref.array_dtype for ref in refs])
@@ -103,8 +116,8 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
         if _is_brain(lhs) and _is_brain(rhs):
             return self._elementwise(ops.on_brain(op, [True, True]), refs, dtype)
         if lhs.array_dtype == np.bool_ and rhs.array_dtype == np.bool_:
-            return self._elementwise(ops.on_one_bit(op), refs, tl.int1)
-        return self._elementwise(self._fitting(op, refs, dtype), refs, dtype)
+            return self._elementwise(ops.on_one_bit(op), refs, tl.int1, op)
+        return self._elementwise(self._fitting(op, refs, dtype), refs, dtype, op)
 
     def unary_op(self, arg: Ref, op: Any) -> Ref:
         """Record a one-operand operation."""
@@ -116,7 +129,7 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
         dtype, refs = other.dtype.scalar, (lhs, rhs, other)
         if op is np.clip and _is_brain(other):
             return self._elementwise(ops.on_brain(op, [_is_brain(ref) for ref in refs]), refs, dtype)
-        return self._elementwise(self._fitting(op, refs, dtype), refs, dtype)
+        return self._elementwise(self._fitting(op, refs, dtype), refs, dtype, op)
 
     def create_idiv(self, lhs: Ref, rhs: Ref) -> Ref:
         """Record an integer division that rounds towards zero."""
@@ -128,7 +141,7 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
 
     def create_umulhi(self, lhs: Ref, rhs: Ref) -> Ref:
         """Record the high half of a product."""
-        call = stock.np_umulhi_u64 if lhs.array_dtype.itemsize == 8 else ops.multiply_high  # noqa: PLR2004
+        call = stock.np_umulhi_u64 if lhs.array_dtype.itemsize == 8 else ops.multiply_high
         return self._elementwise(call, (lhs, rhs), lhs.dtype.scalar)
 
     def create_fabs(self, arg: Ref) -> Ref:
@@ -160,7 +173,7 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
     def cast_impl(self, src: Ref, dst_type: Any) -> Ref:
         """Record a conversion by value."""
         source, target = src.dtype.scalar, dst_type.scalar
-        if any(dtype.is_floating() and dtype.primitive_bitwidth == 8 for dtype in (source, target)):  # noqa: PLR2004
+        if any(dtype.is_floating() and dtype.primitive_bitwidth == 8 for dtype in (source, target)):
             raise Untraceable("eight-bit floats")
         out = array_dtype(target)
         brain = target == tl.bfloat16
@@ -172,7 +185,7 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
             return src.viewed(dtype=target)
         else:
             call = lambda x: x.astype(out)  # noqa: E731
-        return self._tracer().emit(call, (src,), src.shape, target, out)
+        return self._tracer().elementwise(call, (src,), src.shape, target, out)
 
     def create_fp_to_fp(self, src: Ref, dst_type: Any, rounding_mode: Any) -> Ref:
         """Record a conversion between float types."""
@@ -183,13 +196,27 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
     def create_bitcast(self, src: Ref, dst_type: Any) -> Ref:
         """Record a reinterpretation of bits."""
         out = array_dtype(dst_type)
+        if dst_type.scalar.is_ptr():
+            return self._pointer(src, dst_type)
         if src.array_dtype == out:
             return src.viewed(dtype=dst_type.scalar)
         call = lambda x: np.ascontiguousarray(x).view(out)  # noqa: E731
-        return self._tracer().emit(call, (src,), src.shape, dst_type.scalar, out)
+        return self._tracer().elementwise(call, (src,), src.shape, dst_type.scalar, out)
 
     create_int_to_ptr = create_bitcast
     create_ptr_to_int = create_bitcast
+
+    def _pointer(self, src: Ref, dst_type: Any) -> Ref:
+        """Record integers seen as addresses, which have to fit their elements."""
+        width = array_dtype(dst_type.scalar.element_ty).itemsize
+
+        def checked(x: Any) -> Any:
+            addresses = np.ascontiguousarray(x).view(_POINTER)
+            if (addresses & (width - 1)).any():
+                raise ValueError(f"an address is not aligned to its {width}-byte elements")
+            return addresses
+
+        return self._tracer().elementwise(checked, (src,), src.shape, dst_type.scalar, _POINTER)
 
     # Pointers and memory
 
@@ -198,85 +225,106 @@ class TraceBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # Triton ha
         width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
         scaled = offset
         if offset.array_dtype != _POINTER or width != 1:
-            call = lambda x: x.astype(_POINTER) * width  # noqa: E731
-            scaled = self._tracer().emit(call, (offset,), offset.shape, tl.int64, _POINTER)
+            # One call: NumPy converts small integers as it multiplies.
+            call = lambda x: np.multiply(x, width, dtype=_POINTER, casting="unsafe")  # noqa: E731
+            scaled = self._tracer().elementwise(call, (offset,), offset.shape, tl.int64, _POINTER)
         moved = self._elementwise(np.add, (ptr, scaled), ptr.dtype)
         return moved.viewed(dtype=ptr.dtype)
 
     def create_load(self, ptr: Ref, cache_policy: Any, is_volatile: Any) -> Ref:
         """Record an unmasked gather."""
-        dtype = ptr.get_element_ty()
+        if self._tracer().kept(ptr.shape, (ptr,)) is not None:
+            raise CannotTrim("an unmasked load")
+        return self._load((ptr,), ptr.shape)
+
+    def _load(self, refs: tuple[Ref, ...], shape: tuple[int, ...]) -> Ref:
+        dtype = refs[0].get_element_ty()
         out = array_dtype(dtype)
-        tracer = self._tracer()
-        register = tracer.effect(accessor(out).load, (ptr,))
-        return Ref(tracer, register, ptr.shape, out, dtype)
+        memory, tracer = accessor(out), self._tracer()
+        if len(refs) == 1:
+            register = tracer.effect(memory.load, refs)
+        elif len(refs) == 2:  # pointers and mask
+            register = tracer.effect(lambda p, m: memory.load_masked(p, m, None), refs)
+        else:
+            register = tracer.effect(memory.load_masked, refs)
+        loaded = Ref(tracer, register, shape, out, dtype)
+        loaded.uniform = all(ref.uniform for ref in refs)
+        return loaded
 
     def create_masked_load(
         self, ptrs: Ref, mask: Ref, other: Ref | None, cache_policy: Any, is_volatile: Any
     ) -> Ref:
         """Record a masked gather."""
-        if mask.constant is not None and mask.constant.all():
-            loaded = self.create_load(ptrs, cache_policy, is_volatile)
-            return loaded.viewed(shape=np.broadcast_shapes(ptrs.shape, mask.shape))
-        dtype = ptrs.get_element_ty()
-        out = array_dtype(dtype)
-        tracer = self._tracer()
         mask = self._boolean(mask)
-        memory = accessor(out)
-        if other is None:
-            register = tracer.effect(lambda p, m: memory.load_masked(p, m, None), (ptrs, mask))
+        if other is not None:
+            other = self.cast_impl(other, ptrs.get_element_ty())
+        shape = np.broadcast_shapes(ptrs.shape, mask.shape)
+        refs = (ptrs, mask) if other is None else (ptrs, mask, other)
+        tracer = self._tracer()
+        kept = tracer.kept(shape, refs)
+        if kept is not None:
+            refs = self._narrowed(refs, kept)
+        if refs[1].constant is not None and refs[1].constant.all():
+            loaded = self._load(refs[:1], shape)
         else:
-            other = self.cast_impl(other, dtype)
-            register = tracer.effect(memory.load_masked, (ptrs, mask, other))
-        return Ref(tracer, register, np.broadcast_shapes(ptrs.shape, mask.shape), out, dtype)
+            loaded = self._load(refs, shape)
+        if kept is not None:
+            loaded.end = self._end_after_load(refs)
+        return loaded
+
+    def _narrowed(self, refs: tuple[Ref, ...], kept: int) -> tuple[Ref, ...]:
+        """Return the operands of an access to a trimmed block, whose mask ends with it."""
+        tracer = self._tracer()
+        narrow = tuple(tracer.narrow(ref, kept) for ref in refs)
+        end = tracer.end(narrow[1])
+        if end is None or end.constant is None or end.constant.any():
+            raise CannotTrim("an access beyond the kept elements")
+        return narrow
+
+    def _end_after_load(self, refs: tuple[Ref, ...]) -> Any:
+        tracer = self._tracer()
+        if len(refs) == 3:
+            return lambda: tracer.end(refs[2])
+        dtype = refs[0].get_element_ty()
+        zero = tracer.constant(np.zeros((1, 1), array_dtype(dtype)), (1,), dtype)
+        zero.uniform = True
+        return lambda: zero
 
     def _boolean(self, mask: Ref) -> Ref:
         if mask.array_dtype == np.bool_:
             return mask
         call = lambda x: x.astype(np.bool_)  # noqa: E731
-        return self._tracer().emit(call, (mask,), mask.shape, tl.int1, np.dtype(np.bool_))
+        out = np.dtype(np.bool_)
+        return self._tracer().elementwise(call, (mask,), mask.shape, tl.int1, out)
 
     def create_store(self, ptr: Ref, val: Ref, cache_policy: Any) -> None:
         """Record an unmasked scatter."""
-        self._store(ptr, val, None)
+        self._store((ptr, val))
 
     def create_masked_store(self, ptrs: Ref, value: Ref, mask: Ref, cache_policy: Any) -> None:
         """Record a masked scatter."""
-        constant = mask.constant is not None and mask.constant.all()
-        self._store(ptrs, value, None if constant else self._boolean(mask))
+        self._store((ptrs, self._boolean(mask), value))
 
-    def _store(self, ptr: Ref, value: Ref, mask: Ref | None) -> None:
-        memory = accessor(array_dtype(ptr.get_element_ty()))
-        tracer = self._tracer()
-        refs = (ptr, value) if mask is None else (ptr, value, mask)
-        shapes = tuple(ref.shape for ref in refs)
-        shape = np.broadcast_shapes(*shapes)
+    def _store(self, refs: tuple[Ref, ...]) -> None:
+        memory, tracer = accessor(array_dtype(refs[0].get_element_ty())), self._tracer()
+        shape = np.broadcast_shapes(*(ref.shape for ref in refs))
+        kept = tracer.kept(shape, refs)
+        if kept is not None:
+            if len(refs) == 2:
+                raise CannotTrim("an unmasked store")
+            refs, shape = self._narrowed(refs, kept), (kept,)
+        if len(refs) == 3 and refs[1].constant is not None and refs[1].constant.all():
+            refs = (refs[0], refs[2])
 
-        def store(address: Any, stored: Any, *masks: Any) -> None:
-            lanes = max(address.shape[0], stored.shape[0], *(m.shape[0] for m in masks), 1)
-            address = np.broadcast_to(address, (lanes, *shape))
-            if masks:
-                memory.store_masked(address, stored, masks[0])
-            else:
-                memory.store(address, stored)
+        def store(journal: Any, address: Any, value: Any) -> None:
+            lanes = max(address.shape[0], value.shape[0])
+            memory.store(journal, _spread(address, lanes, shape), value)
 
-        if tracer.recording:
-            addresses = tracer.value(ptr.register) if ptr.constant is None else ptr.constant
-            self._remember(memory, tracer, addresses, shape, mask)
-        tracer.effect(store, refs)
+        def store_masked(journal: Any, address: Any, mask: Any, value: Any) -> None:
+            lanes = max(address.shape[0], value.shape[0], mask.shape[0])
+            memory.store_masked(journal, _spread(address, lanes, shape), value, mask)
 
-    def _remember(
-        self, memory: Any, tracer: Tracer, address: Any, shape: tuple[int, ...], mask: Ref | None
-    ) -> None:
-        """Keep what a store overwrites, so that an untraceable kernel can be run afresh."""
-        if mask is not None:
-            held = tracer.value(mask.register) if mask.constant is None else mask.constant
-            lanes = max(address.shape[0], held.shape[0])
-            address = np.broadcast_to(address, (lanes, *shape))[np.broadcast_to(held, (lanes, *shape))]
-        else:
-            address = np.broadcast_to(address, (address.shape[0], *shape)).copy()
-        old = memory.load(address)
-        tracer.undo.append(lambda: memory.store(address, old))
+        tracer.effect(store if len(refs) == 2 else store_masked, refs, writes=True)
 
     # Shapes
 

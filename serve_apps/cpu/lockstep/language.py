@@ -2,17 +2,23 @@
 
 import builtins
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from triton.runtime import interpreter as stock
 
-from serve_apps.cpu.lockstep import ops
+from serve_apps.cpu.lockstep import ops, trim
 from serve_apps.cpu.lockstep.builder import array_dtype
 from serve_apps.cpu.lockstep.tape import Untraceable
 from serve_apps.cpu.lockstep.tracer import Ref
+from serve_apps.cpu.lockstep.trim import CannotTrim
 
 tl = stock.tl
+
+# A reduction's form on whole blocks, and the one that wraps it for trimmed blocks.
+_MAXIMUM = (ops.maximum, partial(trim.extremum, ufunc=np.fmax))
+_MINIMUM = (ops.minimum, partial(trim.extremum, ufunc=np.fmin))
 
 
 def _truth(original: Any) -> Any:
@@ -79,32 +85,42 @@ def _as_tensor(ref: Ref, dtype: Any) -> Any:
 
 
 def _collapsed(tensor: Any, axis: int | None) -> tuple[Ref, int]:
+    """Return a reduction's operand with its dims at true size, and the axis to reduce."""
     ref = tensor.handle
-    if axis is None:
-        size = int(np.prod(ref.shape))
-        return ref.tracer.emit(
-            ops.reshaper(ref.shape, (size,)), (ref,), (size,), ref.dtype, ref.array_dtype
-        ), 0
-    axis = int(_plain(axis)) % len(ref.shape)
-    if ref.constant is not None and ref.constant.shape[1:] == ref.shape:
+    if not ref.shape:
+        raise Untraceable("a reduction of a scalar")
+    if axis is None and len(ref.shape) > 1:
+        size = (int(np.prod(ref.shape)),)
+        call = ops.reshaper(ref.shape, size)
+        return ref.tracer.emit(call, (ref,), size, ref.dtype, ref.array_dtype), 0
+    axis = 0 if axis is None else int(_plain(axis)) % len(ref.shape)
+    if ref.tracer.is_trimmed(ref):
         return ref, axis
     shape = ref.shape
     wide = ref.tracer.emit(lambda x: ops.full(x, shape), (ref,), shape, ref.dtype, ref.array_dtype)
+    wide.uniform = False
     return wide, axis
 
 
-def _reduced(tensor: Any, axis: int | None, keep_dims: bool, make: Any, dtype: Any) -> Any:
-    rank = len(tensor.handle.shape)
+def _reduced(
+    tensor: Any, axis: int | None, keep_dims: bool, forms: tuple[Any, Any], dtype: Any
+) -> Any:
     if axis is None and keep_dims:
         raise Untraceable("a reduction of every dim that keeps them")
     ref, axis = _collapsed(tensor, axis)
-    if rank == 0:
-        raise Untraceable("a reduction of a scalar")
-    kept = (1,) if keep_dims else ()
-    shape = (*ref.shape[:axis], *kept, *ref.shape[axis + 1 :])
+    make, make_trimmed = forms
+    shape = (*ref.shape[:axis], *((1,) if keep_dims else ()), *ref.shape[axis + 1 :])
     call = make(axis, keep_dims=keep_dims, dtype=ref.array_dtype)
-    out = array_dtype(dtype)
-    return _as_tensor(ref.tracer.emit(call, (ref,), shape, dtype.scalar, out), dtype.scalar)
+    out, tracer, inputs = array_dtype(dtype), ref.tracer, (ref,)
+    if tracer.is_trimmed(ref):
+        end = tracer.end(ref)
+        if end is None:
+            raise CannotTrim("a reduction over varied elements")
+        call, inputs = make_trimmed(call, ref.shape[0]), (ref, end)
+        result = tracer.record_pure(call, inputs, shape, dtype.scalar, out)
+    else:
+        result = tracer.emit(call, inputs, shape, dtype.scalar, out)
+    return _as_tensor(result, dtype.scalar)
 
 
 def _reduce(original: Any) -> Any:
@@ -112,9 +128,9 @@ def _reduce(original: Any) -> Any:
     largest = (standard._argmax_combine_tie_break_left, standard._argmax_combine_tie_break_fast)  # noqa: SLF001
     smallest = (standard._argmin_combine_tie_break_left, standard._argmin_combine_tie_break_fast)  # noqa: SLF001
     plain = {
-        standard._elementwise_max: ops.maximum,  # noqa: SLF001
-        standard._elementwise_min: ops.minimum,  # noqa: SLF001
-        standard._sum_combine: ops.total,  # noqa: SLF001
+        standard._elementwise_max: _MAXIMUM,  # noqa: SLF001
+        standard._elementwise_min: _MINIMUM,  # noqa: SLF001
+        standard._sum_combine: (ops.total, trim.total),  # noqa: SLF001
     }
 
     def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **rest: Any) -> Any:  # noqa: A002
@@ -127,8 +143,8 @@ def _reduce(original: Any) -> Any:
             raise Untraceable("a reduction of bfloat16")
         if isinstance(input, tuple) and combine_fn in largest + smallest:
             is_largest = combine_fn in largest
-            value = ops.maximum if is_largest else ops.minimum
-            find = lambda axis, **kw: ops.arg_extremum(axis, largest=is_largest, **kw)  # noqa: E731
+            value = _MAXIMUM if is_largest else _MINIMUM
+            find = tuple(partial(f, largest=is_largest) for f in (ops.arg_extremum, trim.arg_extremum))
             return (
                 _reduced(first, axis, keep, value, dtype),
                 _reduced(first, axis, keep, find, tl.int32),

@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from triton.runtime import interpreter as stock
 from serve_apps.cpu.lockstep.builder import TraceBuilder, array_dtype
 from serve_apps.cpu.lockstep.tape import Frame, Node, Untraceable
 from serve_apps.cpu.lockstep.tracer import Program, Ref, Tracer
+from serve_apps.cpu.lockstep.trim import CannotTrim
 
 _logger = logging.getLogger(__name__)
 tl = stock.tl
@@ -113,12 +115,23 @@ def launch(kernel: Kernel, values: list[Any], grid: tuple[int, ...]) -> None:
     key = (*parts, full[0] == 1, full[1] == 1, full[2] == 1)
     program = kernel.programs.get(key)
     if program is None:
-        program = kernel.programs[key] = Program(kernel.fn)
-    frame = Frame(lanes)
-    frame.registers.update(_inputs(kernel, values, full))
-    program.num_registers = max(program.num_registers, 6 + len(values))
-    with np.errstate(all="ignore"):
-        _play(program, frame, lambda path, at: _trace(kernel, program, values, full, path, at))
+        program = kernel.programs[key] = Program(kernel.fn, num_inputs=6 + len(values))
+    inputs = _inputs(kernel, values, full)
+    while True:
+        frame = Frame(lanes)
+        frame.registers.update(inputs)
+        trace = partial(_trace, kernel, program, values, full)
+        try:
+            with np.errstate(all="ignore"):
+                _play(program, frame, trace)
+        except CannotTrim:
+            frame.undo()
+            program.forget()
+        except BaseException:
+            frame.undo()
+            raise
+        else:
+            return
 
 
 def _inputs(kernel: Kernel, values: list[Any], grid: tuple[int, ...]) -> dict[int, Array]:
@@ -192,10 +205,6 @@ def _trace(
             for index, (argument, value) in enumerate(zip(kernel.arguments, values, strict=True))
         }
         kernel.fn(**arguments)
-    except BaseException:
-        for undo in reversed(tracer.undo):
-            undo()
-        raise
     finally:
         stock.interpreter_semantic.builder = previous
     tracer.finish()

@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+Journal = list[tuple[Array, Array, Array]]
+
 # The views begin one page up, since NumPy refuses a null pointer, and end where user space does.
 _BASE = 4096
 _END = 1 << 47
@@ -29,19 +31,19 @@ def view(dtype: np.dtype[Any]) -> Array:
 class Accessor:
     """Reads and writes elements of one type at int64 addresses."""
 
-    __slots__ = ("_memory", "_scratch", "_shift", "dtype")
+    __slots__ = ("_memory", "_scratch", "_scratch_address", "_shift", "dtype")
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         self._memory = view(dtype)
         self._shift = dtype.itemsize.bit_length() - 1
         # Masked-off lanes read here, so that one unconditional gather serves all of them.
-        self._scratch = np.zeros(64, np.uint8)
+        self._scratch = np.zeros(16, np.float64)
+        self._scratch_address = self._scratch.ctypes.data
 
     def _index(self, address: Array) -> Array:
+        # Addresses are aligned: arguments and loaded pointers are checked where they enter.
         offset = address - _BASE
-        if offset.size and int(np.bitwise_or.reduce(offset, axis=None)) & (self.dtype.itemsize - 1):
-            raise ValueError(f"misaligned address for {self.dtype}")
         return offset >> self._shift if self._shift else offset
 
     def load(self, address: Array) -> Array:
@@ -52,24 +54,25 @@ class Accessor:
         """Return elements where the mask holds, else `other` (zero when None)."""
         if mask.all():
             loaded = self.load(address)
-            shape = np.broadcast_shapes(address.shape, mask.shape)
-            return loaded if loaded.shape == shape else np.broadcast_to(loaded, shape)
-        safe = np.where(mask, address, self._scratch.ctypes.data)
+            if loaded.ndim == 1 or loaded.shape[1:] == mask.shape[1:] or mask.size == 1:
+                return loaded
+            return np.broadcast_to(loaded, np.broadcast_shapes(loaded.shape, mask.shape))
+        safe = np.where(mask, address, self._scratch_address)
         loaded = self.load(safe)
         return np.where(mask, loaded, self.dtype.type(0) if other is None else other)
 
-    def store(self, address: Array, value: Array) -> None:
+    def store(self, journal: Journal, address: Array, value: Array) -> None:
         """Write the values at the addresses; the last of equal addresses wins."""
-        self._memory[self._index(address)] = value
+        index = self._index(address)
+        journal.append((self._memory, index, self._memory.take(index)))
+        self._memory[index] = value
 
-    def store_masked(self, address: Array, value: Array, mask: Array) -> None:
+    def store_masked(self, journal: Journal, address: Array, value: Array, mask: Array) -> None:
         """Write the values where the mask holds."""
-        if mask.all():
-            shape = np.broadcast_shapes(address.shape, value.shape, mask.shape)
-            self.store(np.broadcast_to(address, shape), value)
-            return
-        address, value, mask = np.broadcast_arrays(address, value, mask)
-        self._memory[self._index(address[mask])] = value[mask]
+        if not mask.all():
+            address, value, mask = np.broadcast_arrays(address, value, mask)
+            address, value = address[mask], value[mask]
+        self.store(journal, address, value)
 
 
 @functools.cache

@@ -16,12 +16,12 @@ class Untraceable(Exception):  # noqa: N818  # a fact about a kernel, not a fail
 
 @dataclass(slots=True)
 class Operation:
-    """One NumPy call: `outputs = call(*inputs)`, with the lane count in front if wanted."""
+    """One NumPy call: `output = call(*inputs)`; one that writes gets the journal in front."""
 
     call: Callable[..., Any]
     inputs: tuple[int, ...]
     output: int
-    wants_lanes: bool = False
+    writes: bool = False
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Node:
 class Frame:
     """The registers of one group of lanes; what a parent group computed is sliced on demand."""
 
-    __slots__ = ("lanes", "parent", "registers", "selection")
+    __slots__ = ("journal", "lanes", "parent", "registers", "selection")
 
     def __init__(
         self, lanes: int, parent: "Frame | None" = None, selection: Array | None = None
@@ -49,6 +49,8 @@ class Frame:
         self.lanes = lanes
         self.parent = parent
         self.selection = selection
+        # What stores overwrote, in order: (memory, index, old values), shared by all groups.
+        self.journal: list[tuple[Array, Array, Array]] = [] if parent is None else parent.journal
         self.registers: dict[int, Array] = {}
 
     def fetch(self, register: int) -> Array:
@@ -62,6 +64,11 @@ class Frame:
                 value = value[self.selection]
             self.registers[register] = value
         return value
+
+    def undo(self) -> None:
+        """Put back what the launch has stored so far."""
+        for memory, index, old in reversed(self.journal):
+            memory[index] = old
 
     def part(self, register: int, *, truth: bool) -> list[tuple[Hashable, "Frame"]]:
         """Return the guard's outcomes with the lanes that took each; one when they agree."""
@@ -107,13 +114,13 @@ def compile_node(node: Node, constants: dict[int, Array]) -> Callable[[Frame], N
 
     for index, operation in enumerate(node.operations):
         arguments = [operand(register) for register in operation.inputs]
-        if operation.wants_lanes:
-            arguments.insert(0, "frame.lanes")
+        if operation.writes:
+            arguments.insert(0, "frame.journal")
         names[f"f{index}"] = operation.call
         out = operation.output
         defined.add(out)
         keep = f"registers[{out}] = " if node.guard is not None else ""
         lines.append(f"    r{out} = {keep}f{index}({', '.join(arguments)})")
-    exec("\n".join(lines), names)  # noqa: S102  # generated above from register numbers only
+    exec("\n".join(lines), names)  # generated above from register numbers only
     play: Callable[[Frame], None] = names["play"]
     return play

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from serve_apps.cpu.lockstep.tape import Frame, Node, Operation, Untraceable, compile_node
+from serve_apps.cpu.lockstep.trim import MIN_WIDTH, CannotTrim, kept_width, uniform_end
 
 Array = npt.NDArray[Any]
 
@@ -17,7 +18,7 @@ class Ref:
     The array behind it has shape [lanes or 1, *dims], each dim the logical one or 1.
     """
 
-    __slots__ = ("array_dtype", "constant", "dtype", "register", "shape", "tracer")
+    __slots__ = ("array_dtype", "constant", "dtype", "end", "register", "shape", "tracer", "uniform")
 
     def __init__(
         self,
@@ -34,6 +35,10 @@ class Ref:
         self.array_dtype = array_dtype
         self.dtype = dtype
         self.constant = constant
+        # Whether every block element is equal by construction (a scalar spread out).
+        self.uniform = not shape
+        # Of a trimmed block: the value beyond the kept elements, when asked for; None: varied.
+        self.end: Callable[[], Ref] | None = None
 
     @property
     def data(self) -> Any:
@@ -52,7 +57,7 @@ class Ref:
 
     def viewed(self, *, shape: tuple[int, ...] | None = None, dtype: Any = None) -> "Ref":
         """Return the same register under another logical shape or type."""
-        return Ref(
+        seen = Ref(
             self.tracer,
             self.register,
             self.shape if shape is None else shape,
@@ -60,16 +65,27 @@ class Ref:
             self.dtype if dtype is None else dtype,
             self.constant,
         )
+        seen.uniform, seen.end = self.uniform, self.end
+        return seen
 
 
 class Program:
     """All that is known of one kernel under one specialisation: a tree of nodes."""
 
-    def __init__(self, kernel: Callable[..., Any]) -> None:
+    def __init__(self, kernel: Callable[..., Any], *, num_inputs: int) -> None:
         self.kernel = kernel
+        self.may_trim = True
+        self.num_inputs = num_inputs
         self.constants: dict[int, Array] = {}
-        self.num_registers = 0
+        self.num_registers = num_inputs
         self.root: Node | None = None
+
+    def forget(self) -> None:
+        """Drop every node: the kernel is traced afresh, with whole blocks."""
+        self.may_trim = False
+        self.constants = {}
+        self.num_registers = self.num_inputs
+        self.root = None
 
     def new_node(self, path: tuple[Hashable, ...]) -> Node:
         """Return an empty node whose registers follow all the others."""
@@ -84,8 +100,9 @@ class Tracer:
         self.pending = list(path)
         self.frame = frame
         self.branches: list[tuple[Hashable, Frame, Node]] = []
-        self.undo: list[Callable[[], None]] = []
-        self.memo: dict[Any, Ref] = {}
+        # Width of a block -> the width it is kept at on this path; see trim.py.
+        self.kept_widths: dict[int, int] = {}
+        self.narrowed: dict[int, Ref] = {}
         self.recording = False
         self.counter = 0
         self.path: tuple[Hashable, ...] = ()
@@ -117,7 +134,30 @@ class Tracer:
         dtype: Any,
         array_dtype: np.dtype[Any],
     ) -> Ref:
-        """Record a pure operation, or compute it now when every input is constant."""
+        """Record a pure operation, or compute it now when every input is constant.
+
+        Raises:
+            CannotTrim: An input is a trimmed block, which only `elementwise` understands.
+        """
+        values = [ref.constant for ref in inputs]
+        if all(value is not None for value in values):
+            result = self.constant(call(*values), shape, dtype)
+            result.uniform = all(ref.uniform for ref in inputs)
+            self._notice_mask(result)
+            return result
+        if any(ref.end is not None or self.is_trimmed(ref) for ref in inputs):
+            raise CannotTrim(f"a trimmed block of {inputs[0].shape}")
+        return self.record_pure(call, inputs, shape, dtype, array_dtype)
+
+    def record_pure(
+        self,
+        call: Callable[..., Any],
+        inputs: tuple[Ref, ...],
+        shape: tuple[int, ...],
+        dtype: Any,
+        array_dtype: np.dtype[Any],
+    ) -> Ref:
+        """Record a pure operation on the arrays as they are, trimmed or not."""
         values = [ref.constant for ref in inputs]
         if all(value is not None for value in values):
             return self.constant(call(*values), shape, dtype)
@@ -125,14 +165,125 @@ class Tracer:
         self.record(Operation(call, tuple(ref.register for ref in inputs), register))
         return Ref(self, register, shape, array_dtype, dtype)
 
+    def is_trimmed(self, ref: Ref) -> bool:
+        """Return whether the array behind a handle is shorter than its block."""
+        if ref.uniform or ref.constant is not None or len(ref.shape) != 1:
+            return False
+        return self.kept_widths.get(ref.shape[0], ref.shape[0]) < ref.shape[0]
+
     def effect(
-        self, call: Callable[..., Any], inputs: tuple[Ref, ...], *, wants_lanes: bool = False
+        self, call: Callable[..., Any], inputs: tuple[Ref, ...], *, writes: bool = False
     ) -> int:
         """Record an operation that reads or writes memory; return its output register."""
         register = self._register()
-        operation = Operation(call, tuple(ref.register for ref in inputs), register, wants_lanes)
-        self.record(operation)
+        self.record(Operation(call, tuple(ref.register for ref in inputs), register, writes))
         return register
+
+    # Trimmed blocks
+
+    def _notice_mask(self, ref: Ref) -> None:
+        if not self.program.may_trim or len(ref.shape) != 1 or ref.array_dtype != np.bool_:
+            return
+        width = ref.shape[0]
+        value = ref.constant
+        if width < MIN_WIDTH or width in self.kept_widths or value is None or ref.uniform:
+            return
+        kept = kept_width(value)
+        if kept is not None:
+            self.kept_widths[width] = kept
+
+    def kept(self, shape: tuple[int, ...], refs: tuple[Ref, ...]) -> int | None:
+        """Return the width at which a new block of this shape is kept, None for all of it.
+
+        The first block that is not constant settles the width for the rest of the path.
+        """
+        if len(shape) != 1 or shape[0] < MIN_WIDTH or all(ref.uniform for ref in refs):
+            return None
+        width = shape[0]
+        kept = self.kept_widths.setdefault(width, width)
+        return kept if kept < width else None
+
+    def narrow(self, ref: Ref, kept: int) -> Ref:
+        """Return an operand of a trimmed operation: constants are cut, the rest already is."""
+        value = ref.constant
+        if ref.uniform or value is None:
+            return ref
+        known = self.narrowed.get(ref.register)
+        if known is None:
+            end = uniform_end(value, kept)
+            known = self.constant(np.ascontiguousarray(value[:, :kept]), ref.shape, ref.dtype)
+            if end is not None:
+                fixed = self.constant(end, (1,), ref.dtype)
+                fixed.uniform = True
+                known.end = lambda: fixed
+            self.narrowed[ref.register] = known
+        return known
+
+    def end(self, ref: Ref) -> Ref | None:
+        """Return what lies beyond a narrowed operand's kept elements; None when it varies."""
+        if ref.uniform:
+            return ref
+        return None if ref.end is None else ref.end()
+
+    def elementwise(
+        self,
+        call: Callable[..., Any],
+        inputs: tuple[Ref, ...],
+        shape: tuple[int, ...],
+        dtype: Any,
+        array_dtype: np.dtype[Any],
+        op: Any = None,
+    ) -> Ref:
+        """Record an operation on corresponding elements.
+
+        Args:
+            call: The NumPy form.
+            inputs: Operands of one rank.
+            shape: Logical shape of the result.
+            dtype: Triton type of the result.
+            array_dtype: Array dtype of the result.
+            op: The plain ufunc behind `call`, whose rule for ends is known by identity.
+        """
+        constant = all(ref.constant is not None for ref in inputs)
+        kept = None if constant else self.kept(shape, inputs)
+        if kept is None:
+            result = self.emit(call, inputs, shape, dtype, array_dtype)
+            result.uniform = result.uniform or all(ref.uniform for ref in inputs)
+            return result
+        parts = tuple(self.narrow(ref, kept) for ref in inputs)
+        result = self.record_pure(call, parts, shape, dtype, array_dtype)
+        memo: list[Ref | None] = []
+
+        def end() -> Ref | None:
+            if not memo:
+                memo.append(self._end_of(call, parts, dtype, array_dtype, op))
+            return memo[0]
+
+        result.end = end
+        return result
+
+    def _end_of(
+        self,
+        call: Callable[..., Any],
+        parts: tuple[Ref, ...],
+        dtype: Any,
+        array_dtype: np.dtype[Any],
+        op: Any,
+    ) -> Ref | None:
+        ends = [self.end(part) for part in parts]
+        known = [None if end is None or end.constant is None else end.constant for end in ends]
+        if op is np.where and known[0] is not None:
+            return ends[1] if bool(known[0].all()) else ends[2] if not known[0].any() else None
+        if op is np.bitwise_and and array_dtype == np.bool_:
+            for end, value in zip(ends, known, strict=True):
+                if value is not None and not value.any():
+                    return end
+        present = tuple(end for end in ends if end is not None)
+        if len(present) != len(ends):
+            return None
+        result = self.record_pure(call, present, (1,), dtype, array_dtype)
+        result.uniform = True
+        return result
 
     def record(self, operation: Operation) -> None:
         """Append an operation to the node and execute it on the frame, unless retracing."""
@@ -140,8 +291,8 @@ class Tracer:
             return
         self.node.operations.append(operation)
         arguments: list[Any] = [self.value(register) for register in operation.inputs]
-        if operation.wants_lanes:
-            arguments.insert(0, self.frame.lanes)
+        if operation.writes:
+            arguments.insert(0, self.frame.journal)
         self.frame.registers[operation.output] = operation.call(*arguments)
 
     def value(self, register: int) -> Array:

@@ -19,7 +19,7 @@ def apply(interpreter: Any) -> None:
 
     def isnan(value: Any, **_: Any) -> Any:
         # The compiled function returns int32, and callers convert it.
-        return (value != value).to(tl.int32)  # noqa: PLR0124  # NaN is the value unlike itself
+        return (value != value).to(tl.int32)  # NaN is the value unlike itself
 
     libdevice.log1p = log1p
     libdevice.isnan = isnan
