@@ -167,7 +167,7 @@ def _throughput_tables(summaries: Sequence[ArmSummary], board: BoardModel | None
     cells = sorted({estimate.cell for item in summaries for estimate in item.cells})
     if not cells:
         return []
-    note = "" if board is None else " (of this machine; says nothing of the modelled board)"
+    note = "" if board is None else "; of this machine, not of the modelled board"
     lines = ["", f"output tokens/s measured here by cell, c<streams>_t<temperature>{note}"]
     for start in range(0, len(cells), _CELLS_PER_TABLE):
         shown = cells[start : start + _CELLS_PER_TABLE]

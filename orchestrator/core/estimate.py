@@ -214,7 +214,7 @@ def compare(
     if degrees == 0:
         reason = "no arm has two scored boots, so the spread between boots is unknown"
         return _no_interval(log_ratio, counts, confidence, reason)
-    if squares == 0:
+    if all(np.ptp(values) == 0 for values in replicated):
         reason = "the boots of each arm agree to the last digit: copies, not replicates"
         return _no_interval(log_ratio, counts, confidence, reason)
     terms = sum(1 / count for arm, count in zip((a, b), counts, strict=True) if arm not in fixed)

@@ -84,7 +84,13 @@ def boot_sentences(summaries: Sequence[ArmSummary], copies: Mapping[Arm, int]) -
     ]
     sentences = [f"Without a score: {'; '.join(unscored)}."] if unscored else []
     sentences += [
-        f"{count} boots of {arm.label} repeat another's counters to the token and do not count."
+        f"{count} of the boots of {arm.label} "
+        + (
+            "repeats another's counters: it does"
+            if count == 1
+            else "repeat others' counters: they do"
+        )
+        + " not count."
         for arm, count in copies.items()
         if count
     ]
