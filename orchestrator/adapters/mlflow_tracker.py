@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import tempfile
@@ -26,7 +27,7 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, check
+from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, artifact_location, check
 from orchestrator.adapters.trial_metrics import Point, block_points, boot_points
 from orchestrator.core.types import Block, Boot, BootStatus
 from orchestrator.errors import ConfigError, TransientError
@@ -35,6 +36,8 @@ from orchestrator.ports import Version
 __all__ = ["MlflowRegistry", "MlflowTracker", "check", "flatten_params", "make_client"]
 
 PARENT_TAG = "mlflow.parentRunId"
+KIND_TAG = "specpilot.kind"
+"""``study`` or ``trial``."""
 STUDY_TAG = "specpilot.study_id"
 TRIAL_TAG = "specpilot.trial_id"
 BLOCK_TAG = "specpilot.block."
@@ -97,9 +100,10 @@ class MlflowTracker:
     def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
         """Return the id of the study's run, found by ``study_id`` or created, and RUNNING."""
         with _translated():
-            run = self._find(f"tags.`{STUDY_TAG}` = '{study_id}' and tags.`{TRIAL_TAG}` = ''")
+            tags = {KIND_TAG: "study", STUDY_TAG: study_id}
+            run = self._find(tags)
             if run is None:
-                run = self._create(name, {STUDY_TAG: study_id, TRIAL_TAG: ""})
+                run = self._create(name, tags)
             elif run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, status="RUNNING")
             self._log_params(run, params)
@@ -108,11 +112,11 @@ class MlflowTracker:
     def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
         """Return the id of the trial's run, found by ``trial_id`` or created."""
         with _translated():
-            run = self._find(f"tags.`{TRIAL_TAG}` = '{trial_id}'")
+            tags = {KIND_TAG: "trial", PARENT_TAG: study_run_id, TRIAL_TAG: trial_id}
+            run = self._find(tags)
             if run is None:
                 study = self._client.get_run(study_run_id).data.tags.get(STUDY_TAG, "")
-                tags = {PARENT_TAG: study_run_id, STUDY_TAG: study, TRIAL_TAG: trial_id}
-                run = self._create(trial_id, tags)
+                run = self._create(trial_id, tags | {STUDY_TAG: study})
             self._log_params(run, params)
             return str(run.info.run_id)
 
@@ -177,7 +181,8 @@ class MlflowTracker:
         found = self._client.get_experiment_by_name(self._experiment)
         if found is None:
             try:
-                return str(self._client.create_experiment(self._experiment))
+                place = artifact_location(self._uri)
+                return str(self._client.create_experiment(self._experiment, place))
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
@@ -188,7 +193,8 @@ class MlflowTracker:
             )
         return str(found.experiment_id)
 
-    def _find(self, query: str) -> Run | None:
+    def _find(self, tags: Mapping[str, str]) -> Run | None:
+        query = " and ".join(f"tags.`{key}` = {_quoted(value)}" for key, value in tags.items())
         found = self._client.search_runs([self._experiment_id], query, max_results=1)
         return found[0] if found else None
 
@@ -330,13 +336,26 @@ def flatten_params(params: Mapping[str, object], *, prefix: str = "") -> dict[st
     return flat
 
 
+def _quoted(value: str) -> str:
+    """Return a value for MLflow's filter language, which has two quotes and no escape."""
+    if "'" not in value:
+        return f"'{value}'"
+    if '"' in value:
+        raise ConfigError("name", f"{value} has both kinds of quotes", "use letters and digits")
+    return f'"{value}"'
+
+
 def _key(name: str) -> str:
     return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)[:MAX_KEY_CHARS]
 
 
 def _metrics(points: Sequence[Point]) -> list[Metric]:
     now_ms = int(time.time() * 1000)
-    return [Metric(_key(point.key), point.value, now_ms, point.step) for point in points]
+    return [
+        Metric(_key(point.key), point.value, now_ms, point.step)
+        for point in points
+        if math.isfinite(point.value)
+    ]
 
 
 def _boot_artifacts(boot: Boot) -> dict[str, str]:

@@ -11,6 +11,7 @@ from orchestrator.errors import ConfigError
 CHECK_TIMEOUT_S = 3.0
 REMOTE_SCHEMES = ("http://", "https://")
 LOCAL_SCHEMES = ("sqlite:", "file:")
+SQLITE_PREFIX = "sqlite:///"
 
 
 def check(uri: str, *, num_nodes: int = 1) -> str:
@@ -37,9 +38,18 @@ def check(uri: str, *, num_nodes: int = 1) -> str:
             f"'{uri}' is a file of one machine and {num_nodes} nodes would log to it",
             "start `mlflow server` and give its http:// address",
         )
-    prefix = "sqlite:///"
-    path = uri.removeprefix(prefix)
-    return f"{prefix}{Path(path).resolve()}" if path != uri and path else uri
+    path = uri.removeprefix(SQLITE_PREFIX)
+    return f"{SQLITE_PREFIX}{Path(path).resolve()}" if path not in (uri, "") else uri
+
+
+def artifact_location(uri: str) -> str | None:
+    """Return where a new experiment keeps its files; None leaves it to the server.
+
+    Beside an SQLite file: MLflow would take the folder that the process happens to be in.
+    """
+    if not uri.startswith(SQLITE_PREFIX):
+        return None
+    return (Path(uri.removeprefix(SQLITE_PREFIX)).parent / "mlartifacts").resolve().as_uri()
 
 
 def _check_server(uri: str) -> None:

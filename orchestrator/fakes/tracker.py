@@ -34,7 +34,7 @@ class FakeTracker:
     def __init__(self) -> None:
         self.runs: dict[str, FakeRun] = {}
         self._studies: dict[str, str] = {}
-        self._trials: dict[str, str] = {}
+        self._trials: dict[tuple[str, str], str] = {}
 
     def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
         """Return the id of the study's run, found by ``study_id`` or created, and RUNNING."""
@@ -49,9 +49,10 @@ class FakeTracker:
     def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
         """Return the id of the trial's run, found by ``trial_id`` or created."""
         self._run(study_run_id)
-        run_id = self._trials.get(trial_id)
+        run_id = self._trials.get((study_run_id, trial_id))
         if run_id is None:
-            run_id = self._trials[trial_id] = self._create(trial_id, study_run_id)
+            run_id = self._create(trial_id, study_run_id)
+            self._trials[study_run_id, trial_id] = run_id
         run = self.runs[run_id]
         run.params = dict(params) | run.params
         return run_id

@@ -1,0 +1,245 @@
+"""The tracker and registry contracts, and MLflow's own limits, on an SQLite store."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from mlflow_store import EXPERIMENT, MlflowReader, open_store
+from records import block, boot
+from tracker_contract import RegistryContract, Store, TrackerContract
+
+from orchestrator.adapters.mlflow_tracker import MlflowTracker, flatten_params, make_client
+from orchestrator.core.types import BootStatus
+from orchestrator.errors import ConfigError, TransientError
+
+pytestmark = [
+    # MLflow 3.17 on SQLAlchemy 2.1.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database with MLflow's tables, which take seconds to make."""
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    make_client(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def uri(empty_database: Path, tmp_path: Path) -> str:
+    copy = tmp_path / "ml.db"
+    shutil.copy(empty_database, copy)
+    return f"sqlite:///{copy}"
+
+
+@pytest.fixture
+def store(uri: str) -> Store:
+    return open_store(uri)
+
+
+class TestMlflowTracker(TrackerContract):
+    pass
+
+
+class TestMlflowRegistry(RegistryContract):
+    pass
+
+
+def trial_of(store: Store) -> str:
+    study = store.tracker.open_study("s1", "s", {})
+    return store.tracker.open_trial(study, "t1", {})
+
+
+def test_log_block_metrics_have_the_blocks_index_as_step(uri: str, store: Store) -> None:
+    run = trial_of(store)
+    store.tracker.log_block(run, block(0))
+    store.tracker.log_block(run, block(1, output_tokens=800))
+
+    history = MlflowReader(uri).client.get_metric_history(run, "block/output_throughput")
+    assert [(point.step, point.value) for point in history] == [(0, 40.0), (1, 80.0)]
+
+
+def test_log_block_invalid_block_shows_as_invalid_and_has_no_score(uri: str, store: Store) -> None:
+    run = trial_of(store)
+    store.tracker.log_block(run, block(0, invalid_reason="other traffic"))
+
+    metrics = store.reader.run(run).metrics
+    assert metrics["block/valid"] == 0.0
+    assert "block/output_throughput" not in metrics
+
+
+def test_close_trial_all_cells_are_retrievable_by_streams_and_by_cell(
+    uri: str, store: Store
+) -> None:
+    run = trial_of(store)
+    cells = [(streams, temp) for streams in (1, 2, 4, 8, 16) for temp in (0.7, 1.0)]
+    blocks = [
+        block(i, streams=streams, temperature=temp, output_tokens=100 * (i + 1))
+        for i, (streams, temp) in enumerate(cells)
+    ]
+    store.tracker.close_trial(run, boot(*blocks), {})
+
+    metrics = store.reader.run(run).metrics
+    for i, (streams, temp) in enumerate(cells):
+        assert metrics[f"c{streams}_t{temp:g}/output_throughput"] == 10.0 * (i + 1)
+    history = MlflowReader(uri).client.get_metric_history(run, "output_throughput/t0.7")
+    assert [point.step for point in history] == [1, 2, 4, 8, 16]
+    assert [point.value for point in history] == [10.0, 30.0, 50.0, 70.0, 90.0]
+
+
+def test_close_trial_pools_the_valid_blocks_of_a_cell(store: Store) -> None:
+    run = trial_of(store)
+    blocks = [
+        block(0, output_tokens=400),
+        block(1, output_tokens=600, duration_s=15.0),
+        block(2, output_tokens=9, invalid_reason="other traffic"),
+    ]
+    store.tracker.close_trial(run, boot(*blocks), {})
+
+    metrics = store.reader.run(run).metrics
+    assert metrics["c2_t0.7/output_throughput"] == pytest.approx(40.0)
+    assert metrics["c2_t0.7/acceptance_length"] == pytest.approx(2.0)
+    assert metrics["c2_t0.7/step_time_s"] == pytest.approx(0.25)
+    assert metrics["c2_t0.7/ttft_p50_s"] == pytest.approx(0.2)
+    assert (metrics["accept/pos_0"], metrics["accept/pos_1"]) == (0.6, 0.4)
+    assert (metrics["kv_cache_tokens"], metrics["kv_max_concurrency"]) == (1000.0, 2.5)
+    assert metrics["boot_time_s"] == 420.0
+    assert "weights_bytes" not in metrics
+
+
+def test_close_trial_stores_blocks_and_facts_as_json(store: Store) -> None:
+    run = trial_of(store)
+    store.tracker.close_trial(run, boot(block(0)), {})
+
+    blocks = json.loads(store.reader.artifact(run, "blocks.json"))
+    facts = json.loads(store.reader.artifact(run, "engine_facts.json"))
+    assert blocks[0]["block_id"] == "boot-a/c2_t0.7/0"
+    assert facts["resolved_config"] == {"max_num_seqs": 16}
+
+
+def test_close_trial_says_why_in_tags(store: Store) -> None:
+    run = trial_of(store)
+    reason = "out of memory " * 1000
+    store.tracker.close_trial(run, boot(status=BootStatus.INFEASIBLE, reason=reason), {})
+
+    tags = store.reader.run(run).tags
+    assert tags["specpilot.status"] == "infeasible"
+    assert tags["specpilot.reason"].startswith("out of memory")
+
+
+def test_close_study_drops_values_that_are_no_numbers(store: Store) -> None:
+    study = store.tracker.open_study("s1", "s", {})
+    metrics = {"gain": float("nan"), "worst": float("inf"), "best[7]": 1.0}
+    store.tracker.close_study(study, succeeded=True, tags={}, metrics=metrics, artifacts={})
+
+    assert store.reader.run(study).metrics == {"best_7_": 1.0}
+
+
+def test_params_of_any_kind_are_stored_within_the_limits(store: Store) -> None:
+    params = {
+        "depth": 7,
+        "share": 0.5,
+        "on": True,
+        "none": None,
+        "streams": [1, 2],
+        "engine": {"args": {"max_model_len": 4096}},
+        "key[with]=bad@signs": "x",
+        "long": "y" * 10_000,
+        "k" * 400: "z",
+    }
+    many = {f"p{i}": i for i in range(250)}
+    study = store.tracker.open_study("s1", "s", params | many)
+
+    seen = store.reader.run(study).params
+    assert (seen["depth"], seen["share"], seen["on"], seen["streams"]) == (
+        "7",
+        "0.5",
+        "true",
+        "[1, 2]",
+    )
+    assert seen["engine.args.max_model_len"] == "4096"
+    assert seen["key_with__bad_signs"] == "x"
+    assert len(seen["long"]) == 6000
+    assert "none" not in seen
+    assert seen["p249"] == "249"
+    assert len(seen) == len(flatten_params(params)) + 250
+
+
+def test_study_ids_with_quotes_are_found_again(store: Store) -> None:
+    for study_id in ("it's", 'a "b"', "x' or '1' = '1"):
+        first = store.tracker.open_study(study_id, "s", {})
+        assert store.tracker.open_study(study_id, "s", {}) == first
+    with pytest.raises(ConfigError, match="quotes"):
+        store.tracker.open_study("'\"", "s", {})
+
+
+def test_tracker_survives_pickling_to_another_process(uri: str, store: Store) -> None:
+    study = store.tracker.open_study("s1", "s", {})
+    copy = pickle.loads(pickle.dumps(store.tracker))
+
+    assert copy.open_study("s1", "s", {}) == study
+
+
+def test_two_trackers_may_create_the_experiment_at_once(uri: str) -> None:
+    found: list[MlflowTracker] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(MlflowTracker(uri, experiment="fresh")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(found) == 4
+
+
+def test_sixteen_threads_lose_no_block(uri: str, store: Store) -> None:
+    study = store.tracker.open_study("s1", "s", {})
+    runs = [store.tracker.open_trial(study, f"t{i}", {}) for i in range(16)]
+    errors: list[TransientError] = []
+
+    def log(run: str) -> None:
+        try:
+            for index in range(5):
+                store.tracker.log_block(run, block(index))
+        except TransientError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=log, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+
+    assert errors == []
+    assert [store.reader.run(run).num_blocks for run in runs] == [5] * 16
+
+
+def test_nothing_is_printed_by_mlflow(
+    store: Store, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trial_of(store)
+    store.tracker.log_block(run, block(0))
+    store.tracker.close_trial(run, boot(block(0)), {"a.txt": "x"})
+    created = store.registry.create_version("model", run, {"a": 1}, {})
+    store.registry.set_alias("model", "champion", created.version)
+    store.registry.by_alias("model", "champion")
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_artifacts_of_a_local_store_lie_beside_its_database(uri: str, store: Store) -> None:
+    run = trial_of(store)
+    store.tracker.close_trial(run, boot(block(0)), {"a.txt": "x"})
+
+    folder = Path(uri.removeprefix("sqlite:///")).parent
+    assert len(list(folder.rglob("a.txt"))) == 1
+    experiment = MlflowReader(uri).client.get_experiment_by_name(EXPERIMENT)
+    assert experiment.artifact_location.startswith(folder.as_uri())

@@ -1,0 +1,257 @@
+"""What every tracker and registry owes the study: run on the fakes and on MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pytest
+from records import FACTS, block, boot
+
+from orchestrator.core.types import BootStatus
+from orchestrator.errors import TransientError
+from orchestrator.fakes.tracker import FakeTracker
+from orchestrator.ports import Registry, Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRun:
+    """What an outsider reads of one run."""
+
+    name: str
+    status: str
+    parent_id: str | None
+    params: dict[str, str]
+    num_blocks: int
+    tags: dict[str, str]
+    metrics: dict[str, float]
+
+
+class Reader(Protocol):
+    """Reads a store from outside, by means that are not the tracker's."""
+
+    def run(self, run_id: str) -> SeenRun: ...
+
+    def artifact(self, run_id: str, name: str) -> str: ...
+
+    def num_runs(self) -> int: ...
+
+
+class FakeReader:
+    def __init__(self, tracker: FakeTracker) -> None:
+        self._tracker = tracker
+
+    def run(self, run_id: str) -> SeenRun:
+        run = self._tracker.runs[run_id]
+        return SeenRun(
+            name=run.name,
+            status=run.status,
+            parent_id=run.parent_id,
+            params={key: str(value) for key, value in run.params.items()},
+            num_blocks=len(run.blocks),
+            tags=run.tags,
+            metrics=run.metrics,
+        )
+
+    def artifact(self, run_id: str, name: str) -> str:
+        return self._tracker.runs[run_id].artifacts[name]
+
+    def num_runs(self) -> int:
+        return len(self._tracker.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A tracker with a reader of what it stored, and a second tracker on the same store."""
+
+    tracker: Tracker
+    again: Tracker
+    reader: Reader
+    registry: Registry
+
+
+class TrackerContract:
+    def test_open_study_twice_gives_one_run(self, store: Store) -> None:
+        first = store.tracker.open_study("s1", "my study", {"seed": 1})
+        second = store.again.open_study("s1", "my study", {"seed": 1})
+        other = store.tracker.open_study("s2", "my study", {"seed": 2})
+
+        assert first == second != other
+        seen = store.reader.run(first)
+        assert (seen.name, seen.status, seen.parent_id) == ("my study", "RUNNING", None)
+        assert seen.params["seed"] == "1"
+
+    def test_open_trial_twice_gives_one_child_run(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", {})
+        params = {"num_speculative_tokens": 7, "draft_sample_method": "probabilistic"}
+        first = store.tracker.open_trial(study, "t1", params)
+        second = store.again.open_trial(study, "t1", params)
+        other = store.tracker.open_trial(study, "t2", params)
+
+        assert first == second != other
+        seen = store.reader.run(first)
+        assert seen.parent_id == study
+        assert seen.params["num_speculative_tokens"] == "7"
+        assert store.reader.num_runs() == 3
+
+    def test_open_trial_of_one_name_in_two_studies_gives_two_runs(self, store: Store) -> None:
+        studies = [store.tracker.open_study(name, "s", {}) for name in ("s1", "s2")]
+        trials = {store.tracker.open_trial(study, "t1", {}) for study in studies}
+
+        assert len(trials) == 2
+
+    def test_open_again_with_other_params_keeps_the_first(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", {"a": 1})
+        store.tracker.open_study("s1", "s", {"a": 2, "b": 3})
+
+        params = store.reader.run(study).params
+        assert (params["a"], params["b"]) == ("1", "3")
+
+    def test_log_block_twice_stores_it_once(self, store: Store) -> None:
+        run = self.open_trial(store)
+        for tracker in (store.tracker, store.again, store.tracker):
+            tracker.log_block(run, block(0))
+        store.tracker.log_block(run, block(1))
+
+        assert store.reader.run(run).num_blocks == 2
+
+    @pytest.mark.parametrize(
+        ("status", "expected"),
+        [
+            (BootStatus.OK, "FINISHED"),
+            (BootStatus.FAILED, "FAILED"),
+            (BootStatus.NOT_IN_FORCE, "FAILED"),
+            (BootStatus.INFEASIBLE, "FAILED"),
+        ],
+    )
+    def test_close_trial_only_an_ok_boot_is_finished(
+        self, store: Store, status: BootStatus, expected: str
+    ) -> None:
+        run = self.open_trial(store)
+        record = boot(status=status, reason="said so", facts=None)
+        store.tracker.close_trial(run, record, {})
+
+        assert store.reader.run(run).status == expected
+
+    def test_close_trial_failed_run_is_never_finished_later(self, store: Store) -> None:
+        run = self.open_trial(store)
+        killed = boot(status=BootStatus.FAILED, reason="the trial's process is gone")
+        store.tracker.close_trial(run, killed, {})
+        store.again.close_trial(run, boot(block(0)), {})
+
+        assert store.reader.run(run).status == "FAILED"
+
+    def test_close_trial_keeps_its_artifacts(self, store: Store) -> None:
+        run = self.open_trial(store)
+        store.tracker.close_trial(run, boot(block(0)), {"engine_log_tail.txt": "one\ntwo\n"})
+
+        assert store.reader.artifact(run, "engine_log_tail.txt") == "one\ntwo\n"
+
+    def test_unknown_numbers_never_break_a_block_or_a_boot(self, store: Store) -> None:
+        run = self.open_trial(store)
+        bad = block(0, duration_s=float("nan"), ttft_s=(float("inf"), float("nan")))
+        store.tracker.log_block(run, bad)
+        facts = replace(FACTS, kv_max_concurrency=float("nan"), kv_cache_tokens=None)
+        store.tracker.close_trial(run, boot(bad, facts=facts), {})
+
+        assert store.reader.run(run).status == "FINISHED"
+
+    @pytest.mark.parametrize(("succeeded", "expected"), [(True, "FINISHED"), (False, "FAILED")])
+    def test_close_study_stores_the_verdict(
+        self, store: Store, succeeded: bool, expected: str
+    ) -> None:
+        study = store.tracker.open_study("s1", "s", {})
+        store.tracker.close_study(
+            study,
+            succeeded=succeeded,
+            tags={"verdict": "winner"},
+            metrics={"gain": 0.25},
+            artifacts={"report.md": "# Report"},
+        )
+
+        seen = store.reader.run(study)
+        assert seen.status == expected
+        assert seen.tags["verdict"] == "winner"
+        assert seen.metrics["gain"] == 0.25
+        assert store.reader.artifact(study, "report.md") == "# Report"
+
+    def test_open_study_again_after_its_end_is_running(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", {})
+        store.tracker.close_study(study, succeeded=False, tags={}, metrics={}, artifacts={})
+        store.again.open_study("s1", "s", {})
+
+        assert store.reader.run(study).status == "RUNNING"
+
+    def test_unknown_run_is_a_transient_error(self, store: Store) -> None:
+        with pytest.raises(TransientError):
+            store.tracker.log_block("0" * 32, block(0))
+
+    def test_run_url_names_the_run(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", {})
+
+        assert study in store.tracker.run_url(study)
+
+    def open_trial(self, store: Store) -> str:
+        study = store.tracker.open_study("s1", "s", {})
+        return store.tracker.open_trial(study, "t1", {})
+
+
+CONFIG = {"arm": {"num_speculative_tokens": 7}, "args": {"max_model_len": 4096}}
+
+
+class RegistryContract:
+    def test_versions_count_up_and_keep_their_own_config(self, store: Store) -> None:
+        run = store.tracker.open_study("s1", "s", {})
+        first = store.registry.create_version("model", run, CONFIG, {"gain": "0.2"})
+        second = store.registry.create_version("model", run, {"arm": None}, {})
+
+        assert (first.version, second.version) == (1, 2)
+        found = store.registry.by_number("model", 1)
+        assert found is not None
+        assert found.config == CONFIG
+        assert found.tags == {"gain": "0.2"}
+        assert found.run_id == run
+        assert found == first
+
+    def test_alias_moves_and_goes(self, store: Store) -> None:
+        run = store.tracker.open_study("s1", "s", {})
+        for _ in range(2):
+            store.registry.create_version("model", run, CONFIG, {})
+
+        store.registry.set_alias("model", "champion", 1)
+        store.registry.set_alias("model", "champion", 2)
+        store.registry.set_alias("model", "previous", 1)
+
+        champion = store.registry.by_alias("model", "champion")
+        previous = store.registry.by_alias("model", "previous")
+        assert champion is not None
+        assert previous is not None
+        assert (champion.version, previous.version) == (2, 1)
+        store.registry.delete_alias("model", "champion")
+        assert store.registry.by_alias("model", "champion") is None
+
+    def test_what_does_not_exist_is_none_or_nothing(self, store: Store) -> None:
+        assert store.registry.by_alias("nothing", "champion") is None
+        assert store.registry.by_number("nothing", 1) is None
+        store.registry.delete_alias("nothing", "champion")
+        run = store.tracker.open_study("s1", "s", {})
+        store.registry.create_version("model", run, CONFIG, {})
+        assert store.registry.by_alias("model", "champion") is None
+        assert store.registry.by_number("model", 2) is None
+        store.registry.delete_alias("model", "champion")
+
+    def test_set_alias_to_a_missing_version_is_an_error(self, store: Store) -> None:
+        run = store.tracker.open_study("s1", "s", {})
+        store.registry.create_version("model", run, CONFIG, {})
+
+        with pytest.raises(TransientError):
+            store.registry.set_alias("model", "champion", 9)
+
+    def test_set_tag_changes_one_tag(self, store: Store) -> None:
+        run = store.tracker.open_study("s1", "s", {})
+        store.registry.create_version("model", run, CONFIG, {"a": "1", "b": "2"})
+        store.registry.set_tag("model", 1, "b", "3")
+
+        found = store.registry.by_number("model", 1)
+        assert found is not None
+        assert found.tags == {"a": "1", "b": "3"}
