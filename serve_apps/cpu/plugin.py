@@ -5,6 +5,8 @@ Inert unless TRITON_INTERPRET=1 and vLLM runs on its CPU platform.
 
 import os
 
+from serve_apps.cpu.boot import apply_start_method
+
 # Versions whose interpreter was read and tested with these mends.
 TESTED_TRITON_VERSIONS = ("3.9.0",)
 
@@ -25,6 +27,7 @@ def register() -> None:
 
     if not current_platform.is_cpu():
         return
+    apply_start_method(type(current_platform))
     mend()
 
 
