@@ -45,7 +45,7 @@ def format_results_table(summaries: Sequence[ArmSummary], *, board: BoardModel |
         for item in summaries
     ]
     lines = _table(header, rows)
-    lines.append("accepted: tokens a step, the bonus token counted; boots: scored of ended")
+    lines.append("accepted: tokens a step, the bonus token counted; boots: scored/ended")
     if board is not None:
         lines.append(f"ms/token: acceptance measured here, step time MODELLED by {board.name}")
     return lines + _throughput_tables(summaries, board)
@@ -99,6 +99,7 @@ def format_verdict(verdict: Verdict) -> list[str]:
     for sentence in verdict.sentences:
         lines += _wrapped(sentence)
     lines += ["", *_table(_RANKING_HEADER, [_place(item) for item in verdict.ranking])]
+    lines.append(_ranking_note(verdict))
     if verdict.gates:
         lines.append("")
         lines += [line for gate in verdict.gates for line in _gate_lines(gate)]
@@ -109,6 +110,7 @@ def verdict_markdown(verdict: Verdict) -> str:
     """Return the verdict as a Markdown document, for tracking."""
     parts = [f"# Verdict: {_headline(verdict)}", *verdict.sentences]
     parts.append(_markdown_table(_RANKING_HEADER, [_place(item) for item in verdict.ranking]))
+    parts.append(_ranking_note(verdict))
     if verdict.gates:
         rows = [[gate.name, _answer(gate), gate.reason] for gate in verdict.gates]
         parts += ["## Gates", _markdown_table(["gate", "answer", "reason"], rows)]
@@ -128,6 +130,11 @@ def _headline(verdict: Verdict) -> str:
     if verdict.kind == "keep" and verdict.winner != verdict.reference:
         return f"{kind}: {verdict.winner.label} is faster and does not pass the gates"
     return f"{kind} {verdict.winner.label}"
+
+
+def _ranking_note(verdict: Verdict) -> str:
+    compared = "" if verdict.reference is None else f"; compared with {verdict.reference.label}"
+    return f"* in the final; boots: scored/ended{compared}"
 
 
 def _place(item: Ranked) -> list[str]:

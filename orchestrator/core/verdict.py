@@ -187,8 +187,8 @@ def _kept(evidence: Evidence, reference: Arm) -> _Conclusion:
     serves = ", which serves now," if reference == evidence.incumbent else ""
     sentences = [f"{reference.label}{serves} is the fastest of {len(evidence.scores)} arms."]
     sentences += [
-        f"{other.label} cannot be told apart from it "
-        f"({evidence.contrast(other, reference).in_words})."
+        f"{other.label} cannot be told apart from it: "
+        f"{evidence.contrast(other, reference).in_words}."
         for other in evidence.tied_with(reference)
     ]
     return _Conclusion(kind="keep", winner=reference, sentences=tuple(sentences))

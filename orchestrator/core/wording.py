@@ -29,7 +29,7 @@ def speed_sentence(
 def tie_sentence(other: Arm, contrast: Contrast, *, taken: Arm, why: str) -> str:
     """Return that ``other`` cannot be told apart from the arm taken, and why that one was."""
     return (
-        f"{other.label} cannot be told apart from {taken.label} ({contrast.in_words}); "
+        f"{other.label} cannot be told apart from {taken.label}: {contrast.in_words}; "
         f"{taken.label} is taken because {why}."
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # no stubs among the dependencies
 
 from orchestrator.core.types import BoardModel
 

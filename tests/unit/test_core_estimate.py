@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def test_cell_estimates_positions_that_differ_are_none() -> None:
         (estimate,) = cell_estimates(ARM, [make_boot(ARM, [block, odd])], None)
         assert estimate.acceptance_rate_per_position is None
     (estimate,) = cell_estimates(ARM, [make_boot(ARM, [block, block])], None)
-    assert estimate.acceptance_rate_per_position == (pytest.approx(1.0), pytest.approx(1.0))
+    assert estimate.acceptance_rate_per_position == pytest.approx((1.0, 1.0))
 
 
 def test_compare_published_three_runs_against_a_mean_are_not_separated() -> None:
@@ -246,7 +247,7 @@ def test_compare_cell_uses_the_cells_own_blocks() -> None:
         *make_boots(ARM, [0.030, 0.031], cells=(CELL, WIDE_CELL)),
         *make_boots(OTHER, [0.040, 0.041], cells=(CELL,)),
     ]
-    common = {"a": ARM, "b": OTHER, "confidence": 0.95}
+    common: dict[str, Any] = {"a": ARM, "b": OTHER, "confidence": 0.95}
     near = compare_cell(boots, cell=CELL, board=None, **common)
     assert near.speedup == pytest.approx(math.sqrt(0.04 * 0.041 / (0.03 * 0.031)))
     assert compare_cell(boots, cell=WIDE_CELL, board=None, **common).log_ratio is None
@@ -281,7 +282,7 @@ def test_independent_boots_equal_counters_are_one_observation() -> None:
         (ARM.key, 2),
     ]
     scores = scores_by_arm([copy, third, first, second], weights={CELL: 1.0}, board=None)
-    assert scores[ARM] == (pytest.approx(0.030), pytest.approx(0.031), pytest.approx(0.032))
+    assert scores[ARM] == pytest.approx((0.030, 0.031, 0.032))
 
 
 def test_geometric_mean_skips_none() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +70,7 @@ def test_throughput_is_by_wall_and_undefined_without_data() -> None:
 
 def test_step_time_counts_drafts_with_speculation_and_tokens_without() -> None:
     counters = drafted(400, 2800, 800)
-    common = {"duration_s": 10.0, "streams": 4, "output_tokens": 1200}
+    common: dict[str, Any] = {"duration_s": 10.0, "streams": 4, "output_tokens": 1200}
     assert step_time_s(counters, speculates=True, **common) == pytest.approx(0.1)
     assert step_time_s(counters, speculates=False, **common) == pytest.approx(10 / 300)
 
