@@ -42,7 +42,8 @@ class RaceState:
     arms: tuple[Arm, ...]
     incumbent: Arm | None
     scores: Mapping[Arm, Sequence[float]]
-    """Objective of each scored boot in seconds, in the order of the boots."""
+    """Objective of each scored boot in seconds, in the order of the boots. An issued boot that is
+    neither here nor in ``failed`` counts as running."""
     dead: frozenset[Arm] = frozenset()
     """Arms that cannot run here or are not in force."""
     issued: Mapping[Arm, int] = field(default_factory=dict)
