@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
@@ -14,22 +15,23 @@ LOCAL_SCHEMES = ("sqlite:", "file:")
 SQLITE_PREFIX = "sqlite:///"
 
 
-def check(uri: str, *, num_nodes: int = 1) -> str:
+def check(uri: str, *, num_nodes: int = 1, timeout_s: float = CHECK_TIMEOUT_S) -> str:
     """Check that every node can log to the address and return it in a form all may use.
 
     Args:
         uri: Address of a server, of a database, or of a local store.
         num_nodes: Nodes that trials run on.
+        timeout_s: Longest wait for a server's answer.
 
     Returns:
         The address; a relative SQLite path is made absolute, because trials have other folders.
 
     Raises:
-        ConfigError: The server does not answer within 3 seconds, or the store is a file of this
+        ConfigError: The server does not answer in time, or the store is a file of this
             machine and there are other nodes.
     """
     if uri.startswith(REMOTE_SCHEMES):
-        _check_server(uri)
+        _check_server(uri, timeout_s)
         return uri.rstrip("/")
     is_local = uri.startswith(LOCAL_SCHEMES) or "://" not in uri
     if is_local and num_nodes > 1:
@@ -52,11 +54,11 @@ def artifact_location(uri: str) -> str | None:
     return (Path(uri.removeprefix(SQLITE_PREFIX)).parent / "mlartifacts").resolve().as_uri()
 
 
-def _check_server(uri: str) -> None:
+def _check_server(uri: str, timeout_s: float) -> None:
     remedy = "start `mlflow server` or correct the address"
     address = uri.rstrip("/") + "/health"
     try:
-        with urllib.request.urlopen(address, timeout=CHECK_TIMEOUT_S):
+        with urllib.request.urlopen(address, timeout=timeout_s):
             return
     except urllib.error.HTTPError as error:
         if error.code == 403:
@@ -66,6 +68,6 @@ def _check_server(uri: str) -> None:
         if error.code == 401:
             return  # It is up and wants the credentials that MLflow's client will send.
         raise ConfigError("tracking.uri", problem, remedy) from error
-    except (OSError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise ConfigError("tracking.uri", f"'{uri}' does not answer ({reason})", remedy) from error

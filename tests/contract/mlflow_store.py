@@ -37,6 +37,7 @@ class MlflowReader:
 
     def num_runs(self) -> int:
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        assert experiment is not None
         return len(self.client.search_runs([experiment.experiment_id]))
 
 

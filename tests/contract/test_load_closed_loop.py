@@ -70,11 +70,11 @@ def real_setup(server: SseServer) -> Setup:
     def fail_every(count: int) -> Setup:
         reset = Script(parts=(text("a"), Act.RESET))
         server.behaviour = lambda number, body: reset if number % count == 0 else good(body)
-        return setup
+        return real
 
     dead_url = f"http://127.0.0.1:{free_port()}"
-    setup = Setup(closed_loop(), server.url, fail_every, dead_url)
-    return setup
+    real = Setup(closed_loop(), server.url, fail_every, dead_url)
+    return real
 
 
 def fake_setup(faults: Faults | None = None) -> Setup:

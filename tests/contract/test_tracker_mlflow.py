@@ -18,6 +18,8 @@ from orchestrator.core.types import BootStatus
 from orchestrator.errors import ConfigError, TransientError
 
 pytestmark = [
+    # The tables take up to half a minute on two busy cores.
+    pytest.mark.timeout(180),
     # MLflow 3.17 on SQLAlchemy 2.1.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
 ]
@@ -142,7 +144,7 @@ def test_close_study_drops_values_that_are_no_numbers(store: Store) -> None:
 
 
 def test_params_of_any_kind_are_stored_within_the_limits(store: Store) -> None:
-    params = {
+    params: dict[str, object] = {
         "depth": 7,
         "share": 0.5,
         "on": True,
@@ -154,7 +156,7 @@ def test_params_of_any_kind_are_stored_within_the_limits(store: Store) -> None:
         "k" * 400: "z",
     }
     many = {f"p{i}": i for i in range(250)}
-    study = store.tracker.open_study("s1", "s", params | many)
+    study = store.tracker.open_study("s1", "s", {**params, **many})
 
     seen = store.reader.run(study).params
     assert (seen["depth"], seen["share"], seen["on"], seen["streams"]) == (
@@ -242,4 +244,5 @@ def test_artifacts_of_a_local_store_lie_beside_its_database(uri: str, store: Sto
     folder = Path(uri.removeprefix("sqlite:///")).parent
     assert len(list(folder.rglob("a.txt"))) == 1
     experiment = MlflowReader(uri).client.get_experiment_by_name(EXPERIMENT)
+    assert experiment is not None
     assert experiment.artifact_location.startswith(folder.as_uri())

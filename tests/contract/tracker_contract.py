@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import uuid
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import pytest
@@ -68,6 +69,8 @@ class Store:
     again: Tracker
     reader: Reader
     registry: Registry
+    model: str = field(default_factory=lambda: f"model-{uuid.uuid4().hex}")
+    """Name of a registered model that nobody else uses."""
 
 
 class TrackerContract:
@@ -202,11 +205,11 @@ CONFIG = {"arm": {"num_speculative_tokens": 7}, "args": {"max_model_len": 4096}}
 class RegistryContract:
     def test_versions_count_up_and_keep_their_own_config(self, store: Store) -> None:
         run = store.tracker.open_study("s1", "s", {})
-        first = store.registry.create_version("model", run, CONFIG, {"gain": "0.2"})
-        second = store.registry.create_version("model", run, {"arm": None}, {})
+        first = store.registry.create_version(store.model, run, CONFIG, {"gain": "0.2"})
+        second = store.registry.create_version(store.model, run, {"arm": None}, {})
 
         assert (first.version, second.version) == (1, 2)
-        found = store.registry.by_number("model", 1)
+        found = store.registry.by_number(store.model, 1)
         assert found is not None
         assert found.config == CONFIG
         assert found.tags == {"gain": "0.2"}
@@ -216,42 +219,42 @@ class RegistryContract:
     def test_alias_moves_and_goes(self, store: Store) -> None:
         run = store.tracker.open_study("s1", "s", {})
         for _ in range(2):
-            store.registry.create_version("model", run, CONFIG, {})
+            store.registry.create_version(store.model, run, CONFIG, {})
 
-        store.registry.set_alias("model", "champion", 1)
-        store.registry.set_alias("model", "champion", 2)
-        store.registry.set_alias("model", "previous", 1)
+        store.registry.set_alias(store.model, "champion", 1)
+        store.registry.set_alias(store.model, "champion", 2)
+        store.registry.set_alias(store.model, "previous", 1)
 
-        champion = store.registry.by_alias("model", "champion")
-        previous = store.registry.by_alias("model", "previous")
+        champion = store.registry.by_alias(store.model, "champion")
+        previous = store.registry.by_alias(store.model, "previous")
         assert champion is not None
         assert previous is not None
         assert (champion.version, previous.version) == (2, 1)
-        store.registry.delete_alias("model", "champion")
-        assert store.registry.by_alias("model", "champion") is None
+        store.registry.delete_alias(store.model, "champion")
+        assert store.registry.by_alias(store.model, "champion") is None
 
     def test_what_does_not_exist_is_none_or_nothing(self, store: Store) -> None:
         assert store.registry.by_alias("nothing", "champion") is None
         assert store.registry.by_number("nothing", 1) is None
         store.registry.delete_alias("nothing", "champion")
         run = store.tracker.open_study("s1", "s", {})
-        store.registry.create_version("model", run, CONFIG, {})
-        assert store.registry.by_alias("model", "champion") is None
-        assert store.registry.by_number("model", 2) is None
-        store.registry.delete_alias("model", "champion")
+        store.registry.create_version(store.model, run, CONFIG, {})
+        assert store.registry.by_alias(store.model, "champion") is None
+        assert store.registry.by_number(store.model, 2) is None
+        store.registry.delete_alias(store.model, "champion")
 
     def test_set_alias_to_a_missing_version_is_an_error(self, store: Store) -> None:
         run = store.tracker.open_study("s1", "s", {})
-        store.registry.create_version("model", run, CONFIG, {})
+        store.registry.create_version(store.model, run, CONFIG, {})
 
         with pytest.raises(TransientError):
-            store.registry.set_alias("model", "champion", 9)
+            store.registry.set_alias(store.model, "champion", 9)
 
     def test_set_tag_changes_one_tag(self, store: Store) -> None:
         run = store.tracker.open_study("s1", "s", {})
-        store.registry.create_version("model", run, CONFIG, {"a": "1", "b": "2"})
-        store.registry.set_tag("model", 1, "b", "3")
+        store.registry.create_version(store.model, run, CONFIG, {"a": "1", "b": "2"})
+        store.registry.set_tag(store.model, 1, "b", "3")
 
-        found = store.registry.by_number("model", 1)
+        found = store.registry.by_number(store.model, 1)
         assert found is not None
         assert found.tags == {"a": "1", "b": "3"}

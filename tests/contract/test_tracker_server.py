@@ -1,0 +1,117 @@
+"""The tracker and registry contracts through a real `mlflow server`, and its death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlflow_store
+import pytest
+from mlflow_store import open_store
+from records import block
+from sse_server import free_port
+from tracker_contract import RegistryContract, Store, TrackerContract
+
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
+from orchestrator.adapters.tracking_uri import check
+from orchestrator.errors import ConfigError, TransientError
+
+START_TIMEOUT_S = 150.0
+"""A server imports MLflow in two processes and makes its tables: 45 s on two busy cores."""
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(START_TIMEOUT_S + 60)]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running `mlflow server`."""
+
+    uri: str
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """End the server and the workers that it started, all in its own process group."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
+
+
+def start_server(folder: Path) -> Server:
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/ml.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=os.environ | quiet,
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}", process)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            check(server.uri, timeout_s=1.0)
+        except ConfigError:
+            time.sleep(0.2)
+        else:
+            return server
+    server.kill()
+    pytest.fail((folder / "server.log").read_text(encoding="utf-8")[-2000:])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start_server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def store(server: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Return a store with an experiment of its own on the shared server."""
+    name = f"contract-{uuid.uuid4().hex}"
+    monkeypatch.setattr(mlflow_store, "EXPERIMENT", name)
+    return open_store(server.uri, experiment=name)
+
+
+class TestServedTracker(TrackerContract):
+    pass
+
+
+class TestServedRegistry(RegistryContract):
+    pass
+
+
+def test_run_url_is_that_of_the_web_page(server: Server, store: Store) -> None:
+    study = store.tracker.open_study("s1", "s", {})
+
+    url = store.tracker.run_url(study)
+    assert url.startswith(f"{server.uri}/#/experiments/")
+    assert url.endswith(f"/runs/{study}")
+
+
+def test_server_that_dies_costs_seconds_and_a_transient_error(server: Server) -> None:
+    # The last test of the file: it ends the server that all of them share.
+    tracker = MlflowTracker(server.uri, experiment="death")
+    trial = tracker.open_trial(tracker.open_study("s1", "s", {}), "t1", {})
+    server.kill()
+
+    started = time.monotonic()
+    with pytest.raises(TransientError, match="MLflow"):
+        tracker.log_block(trial, block(0))
+    assert time.monotonic() - started < 20
+    with pytest.raises(ConfigError, match="does not answer"):
+        check(server.uri)
