@@ -3,6 +3,8 @@
 Inert unless TRITON_INTERPRET=1 and vLLM runs on its CPU platform.
 """
 
+# mypy: disable-error-code="import-untyped,import-not-found"
+
 import os
 
 from serve_apps.cpu.boot import apply_start_method

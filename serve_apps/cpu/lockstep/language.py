@@ -1,5 +1,7 @@
 """What a kernel's source calls besides the builder: truth, indices, ranges, reductions, scans."""
 
+# mypy: disable-error-code="import-untyped,import-not-found"
+
 import builtins
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +11,7 @@ import numpy as np
 from triton.runtime import interpreter as stock
 
 from serve_apps.cpu.lockstep import ops, trim
-from serve_apps.cpu.lockstep.builder import array_dtype
+from serve_apps.cpu.lockstep.elementwise import array_dtype
 from serve_apps.cpu.lockstep.tape import Untraceable
 from serve_apps.cpu.lockstep.tracer import Ref
 from serve_apps.cpu.lockstep.trim import CannotTrim
@@ -111,15 +113,15 @@ def _reduced(
     make, make_trimmed = forms
     shape = (*ref.shape[:axis], *((1,) if keep_dims else ()), *ref.shape[axis + 1 :])
     call = make(axis, keep_dims=keep_dims, dtype=ref.array_dtype)
-    out, tracer, inputs = array_dtype(dtype), ref.tracer, (ref,)
+    out, tracer = array_dtype(dtype), ref.tracer
     if tracer.is_trimmed(ref):
         end = tracer.end(ref)
         if end is None:
             raise CannotTrim("a reduction over varied elements")
-        call, inputs = make_trimmed(call, ref.shape[0]), (ref, end)
-        result = tracer.record_pure(call, inputs, shape, dtype.scalar, out)
+        call = make_trimmed(call, ref.shape[0])
+        result = tracer.record_pure(call, (ref, end), shape, dtype.scalar, out)
     else:
-        result = tracer.emit(call, inputs, shape, dtype.scalar, out)
+        result = tracer.emit(call, (ref,), shape, dtype.scalar, out)
     return _as_tensor(result, dtype.scalar)
 
 
@@ -144,7 +146,10 @@ def _reduce(original: Any) -> Any:
         if isinstance(input, tuple) and combine_fn in largest + smallest:
             is_largest = combine_fn in largest
             value = _MAXIMUM if is_largest else _MINIMUM
-            find = tuple(partial(f, largest=is_largest) for f in (ops.arg_extremum, trim.arg_extremum))
+            find = (
+                partial(ops.arg_extremum, largest=is_largest),
+                partial(trim.arg_extremum, largest=is_largest),
+            )
             return (
                 _reduced(first, axis, keep, value, dtype),
                 _reduced(first, axis, keep, find, tl.int32),
@@ -157,7 +162,10 @@ def _reduce(original: Any) -> Any:
 
 
 def _scan(original: Any) -> Any:
-    calls = {tl.standard._sum_combine: np.cumsum, tl.standard._prod_combine: np.cumprod}  # noqa: SLF001
+    calls: dict[Any, ops.Call] = {
+        tl.standard._sum_combine: np.cumsum,
+        tl.standard._prod_combine: np.cumprod,
+    }
 
     def scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **rest: Any) -> Any:  # noqa: A002
         if isinstance(input, tuple) or not isinstance(input.handle, Ref):
@@ -166,9 +174,7 @@ def _scan(original: Any) -> Any:
             raise Untraceable("a scan with a function of its own")
         ref, where = _collapsed(input, int(_plain(axis)))
         out = array_dtype(input.dtype)
-        call = ops.scanner(
-            where, reverse=bool(_plain(reverse)), dtype=out, call=calls[combine_fn]
-        )
+        call = ops.scanner(where, reverse=bool(_plain(reverse)), dtype=out, call=calls[combine_fn])
         scanned = ref.tracer.emit(call, (ref,), ref.shape, input.dtype.scalar, out)
         return _as_tensor(scanned, input.dtype.scalar)
 

@@ -1,5 +1,7 @@
 """Launching: binds a kernel's arguments, finds or traces its program, plays it on all lanes."""
 
+# mypy: disable-error-code="import-untyped,import-not-found"
+
 import inspect
 import logging
 from collections.abc import Callable, Hashable
@@ -12,7 +14,8 @@ import torch
 import triton
 from triton.runtime import interpreter as stock
 
-from serve_apps.cpu.lockstep.builder import TraceBuilder, array_dtype
+from serve_apps.cpu.lockstep.builder import TraceBuilder
+from serve_apps.cpu.lockstep.elementwise import array_dtype
 from serve_apps.cpu.lockstep.tape import Frame, Node, Untraceable
 from serve_apps.cpu.lockstep.tracer import Program, Ref, Tracer
 from serve_apps.cpu.lockstep.trim import CannotTrim
@@ -56,19 +59,19 @@ class Argument:
     def key(self, value: Any) -> Hashable:
         """Return what a launch's program depends on about this argument's value."""
         if self.is_constexpr or value is None:
-            return value if isinstance(value, Hashable) else repr(value)
-        kind = type(value)
-        if kind is bool:
-            return value
+            return (type(value), value if isinstance(value, Hashable) else repr(value))
+        kind: type = type(value)
         if kind is int or kind is float:
+            self.seen.add(value)
+            self.varies = self.varies or len(self.seen) > _MAX_DISTINCT_VALUES
             if self.varies:
-                return _integer_type(value).name if kind is int else kind
-            if value not in self.seen:
-                self.seen.add(value)
-                self.varies = len(self.seen) > _MAX_DISTINCT_VALUES
+                self.seen.clear()
+                return str(_integer_type(value).name) if kind is int else "fp32"
+            return (kind, value)
+        if kind is bool:
             return (kind, value)
         if hasattr(value, "data_ptr"):
-            return value.dtype
+            return (kind, value.dtype)
         raise Untraceable(f"an argument of type {kind.__name__}")
 
 
@@ -81,7 +84,8 @@ class Kernel:
         normalize = triton.runtime.jit._normalize_ty  # noqa: SLF001
         self.arguments = [
             Argument(
-                name, parameter.default,
+                name,
+                parameter.default,
                 is_constexpr=name in annotations and normalize(annotations[name]) == "constexpr",
             )
             for name, parameter in inspect.signature(fn).parameters.items()
@@ -93,7 +97,7 @@ class Kernel:
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Return one value per parameter, defaults filled in."""
         values = list(args)
-        for argument in self.arguments[len(args):]:
+        for argument in self.arguments[len(args) :]:
             value = kwargs.get(argument.name, argument.default)
             if value is inspect.Parameter.empty:
                 raise TypeError(f"{self.fn.__name__}: missing argument {argument.name!r}")
@@ -126,9 +130,11 @@ def launch(kernel: Kernel, values: list[Any], grid: tuple[int, ...]) -> None:
                 _play(program, frame, trace)
         except CannotTrim:
             frame.undo()
+            program.may_trim = False
             program.forget()
         except BaseException:
             frame.undo()
+            program.forget()
             raise
         else:
             return

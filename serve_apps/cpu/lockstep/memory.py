@@ -25,7 +25,8 @@ def view(dtype: np.dtype[Any]) -> Array:
     """
     count = (_END - _BASE) // dtype.itemsize
     raw = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(_BASE)
-    return np.frombuffer(raw, dtype=dtype)
+    memory: Array = np.frombuffer(raw, dtype=dtype)  # type: ignore[call-overload]  # a ctypes buffer
+    return memory
 
 
 class Accessor:

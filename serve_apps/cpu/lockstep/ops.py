@@ -22,7 +22,8 @@ def full(value: Array, shape: tuple[int, ...]) -> Array:
 def probe(call: Call, dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
     """Return the dtype that an elementwise call gives for operands of these dtypes."""
     with np.errstate(all="ignore"):
-        return np.dtype(call(*(np.ones(1, dtype) for dtype in dtypes)).dtype)
+        result: Array = call(*(np.ones(1, dtype) for dtype in dtypes))
+    return result.dtype
 
 
 def on_brain(call: Call, brain: list[bool]) -> Call:
@@ -64,15 +65,19 @@ def integer_divide(lhs: Array, rhs: Array) -> Array:
 def arithmetic_shift(lhs: Array, rhs: Array) -> Array:
     """Return `lhs >> rhs` with the sign carried, whatever the operand's signedness."""
     signed = np.dtype(f"i{lhs.dtype.itemsize}")
-    return np.right_shift(lhs.astype(signed), rhs.astype(np.dtype(f"i{rhs.dtype.itemsize}")))
+    shifted: Array = np.right_shift(
+        lhs.astype(signed), rhs.astype(np.dtype(f"i{rhs.dtype.itemsize}"))
+    )
+    return shifted
 
 
 def multiply_high(lhs: Array, rhs: Array) -> Array:
     """Return the high half of the unsigned product of integers of at most 32 bits."""
     width = lhs.dtype.itemsize
     unsigned, wide = np.dtype(f"u{width}"), np.dtype(f"u{2 * width}")
-    product = lhs.view(unsigned).astype(wide) * rhs.view(unsigned).astype(wide)
-    return (product >> wide.type(8 * width)).astype(unsigned).view(lhs.dtype)
+    product: Array = lhs.view(unsigned).astype(wide) * rhs.view(unsigned).astype(wide)
+    high: Array = (product >> wide.type(8 * width)).astype(unsigned).view(lhs.dtype)
+    return high
 
 
 def reshaper(old: tuple[int, ...], new: tuple[int, ...]) -> Call:
@@ -100,9 +105,7 @@ def _extremum(ufunc: np.ufunc, axis: int, keep_dims: bool) -> Call:
     return lambda x: ufunc.reduce(x, axis=axis + 1, keepdims=keep_dims)
 
 
-def arg_extremum(
-    axis: int, *, keep_dims: bool, dtype: np.dtype[Any], largest: bool
-) -> Call:
+def arg_extremum(axis: int, *, keep_dims: bool, dtype: np.dtype[Any], largest: bool) -> Call:
     """Return the index of the leftmost extremum, NaN ignored; 0 where all are NaN."""
     find, worst = (np.argmax, -np.inf) if largest else (np.argmin, np.inf)
 

@@ -18,7 +18,9 @@ class Ref:
     The array behind it has shape [lanes or 1, *dims], each dim the logical one or 1.
     """
 
-    __slots__ = ("array_dtype", "constant", "dtype", "end", "register", "shape", "tracer", "uniform")
+    __slots__ = (
+        "array_dtype", "constant", "dtype", "end", "register", "shape", "tracer", "uniform",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class Ref:
         # Whether every block element is equal by construction (a scalar spread out).
         self.uniform = not shape
         # Of a trimmed block: the value beyond the kept elements, when asked for; None: varied.
-        self.end: Callable[[], Ref] | None = None
+        self.end: Callable[[], Ref | None] | None = None
 
     @property
     def data(self) -> Any:
@@ -81,8 +83,7 @@ class Program:
         self.root: Node | None = None
 
     def forget(self) -> None:
-        """Drop every node: the kernel is traced afresh, with whole blocks."""
-        self.may_trim = False
+        """Drop every node, so that the kernel is traced afresh."""
         self.constants = {}
         self.num_registers = self.num_inputs
         self.root = None
@@ -147,6 +148,8 @@ class Tracer:
             return result
         if any(ref.end is not None or self.is_trimmed(ref) for ref in inputs):
             raise CannotTrim(f"a trimmed block of {inputs[0].shape}")
+        if self.kept(shape, inputs) is not None:
+            raise CannotTrim(f"a whole block of {shape} beside trimmed ones")
         return self.record_pure(call, inputs, shape, dtype, array_dtype)
 
     def record_pure(

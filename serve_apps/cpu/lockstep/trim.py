@@ -73,7 +73,7 @@ def total(call: Call, width: int) -> Call:
     return summed
 
 
-def extremum(call: Call, width: int, ufunc: np.ufunc) -> Call:
+def extremum(call: Call, width: int, ufunc: np.ufunc) -> Call:  # noqa: ARG001  # one signature
     """Return the extremum over a trimmed block: the kept part's or the end's."""
 
     def found(value: Array, end: Array) -> Any:

@@ -35,7 +35,7 @@ def apply(interpreter: Any) -> None:
     handle_type = interpreter.TensorHandle
 
     def is_brain(handle: Any) -> bool:
-        return handle.dtype.scalar == tl.bfloat16 and handle.data.dtype == np.uint16
+        return bool(handle.dtype.scalar == tl.bfloat16 and handle.data.dtype == np.uint16)
 
     def lifted(handle: Any) -> Any:
         return widen(handle.data) if is_brain(handle) else handle.data
@@ -44,12 +44,12 @@ def apply(interpreter: Any) -> None:
         return handle_type(output if output.dtype == np.bool_ else narrow(output), dtype)
 
     _wrap_arithmetic(builder, is_brain, lifted, lowered)
+    _wrap_products(builder, is_brain, lifted, lowered)
     _wrap_casts(interpreter, builder, handle_type)
 
 
 def _wrap_arithmetic(builder: Any, is_brain: Any, lifted: Any, lowered: Any) -> None:
     binary, unary, ternary = builder.binary_op, builder.unary_op, builder.ternary_op
-    fma, dot = builder.create_fma, builder.create_dot
 
     def binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
         if not is_brain(lhs) or not is_brain(rhs):
@@ -67,10 +67,19 @@ def _wrap_arithmetic(builder: Any, is_brain: Any, lifted: Any, lowered: Any) -> 
             return ternary(self, lhs, rhs, other, op)
         return lowered(op(lifted(lhs), lifted(rhs), lifted(other)), other.dtype.scalar)
 
+    builder.binary_op = binary_op
+    builder.unary_op = unary_op
+    builder.ternary_op = ternary_op
+
+
+def _wrap_products(builder: Any, is_brain: Any, lifted: Any, lowered: Any) -> None:
+    fma, dot = builder.create_fma, builder.create_dot
+
     def create_fma(self: Any, x: Any, y: Any, z: Any) -> Any:
         if not is_brain(z):
             return fma(self, x, y, z)
-        # A product of two bfloat16 is exact in float32, so one rounding is left, as in an fma.
+        # A product of two bfloat16 is exact in float64, so one rounding to float32 and one to
+        # bfloat16 are left; hardware rounds once, which differs in exact ties only.
         wide = np.multiply(lifted(x), lifted(y), dtype=np.float64) + lifted(z)
         return lowered(wide, z.dtype.scalar)
 
@@ -82,9 +91,6 @@ def _wrap_arithmetic(builder: Any, is_brain: Any, lifted: Any, lowered: Any) -> 
             return lowered(product + lifted(d), d.dtype.scalar)
         return type(d)(product.astype(d.data.dtype) + d.data, d.dtype.scalar)
 
-    builder.binary_op = binary_op
-    builder.unary_op = unary_op
-    builder.ternary_op = ternary_op
     builder.create_fma = create_fma
     builder.create_dot = create_dot
 

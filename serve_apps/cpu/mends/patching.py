@@ -37,5 +37,3 @@ def _patch_language(interpreter: Any) -> None:
 
 def _nested_call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return self.rewrite()(*args, **kwargs)
-
-

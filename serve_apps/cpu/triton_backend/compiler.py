@@ -1,5 +1,7 @@
 """The compiler half of the backend: present because Triton demands one, and never compiles."""
 
+# mypy: disable-error-code="import-untyped,import-not-found"
+
 from types import ModuleType
 from typing import Any
 
