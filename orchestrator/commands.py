@@ -168,7 +168,8 @@ def describe(version: Version) -> str:
     return (
         f"version {version.version} of {version.model_name}: "
         f"{tags.get('specpilot.arm_label', '?')} on vLLM "
-        f"{tags.get('specpilot.engine_build', '?')}, study {tags.get(STUDY_TAG, '?')}, {tags.get('specpilot.claim', 'no claim recorded')}"
+        f"{tags.get('specpilot.engine_build', '?')}, study {tags.get(STUDY_TAG, '?')}, "
+        f"{tags.get('specpilot.claim', 'no claim recorded')}"
     )
 
 

@@ -452,7 +452,7 @@ def _read(path: Path) -> DictConfig:
         raise ConfigError(str(path), f"cannot be read ({error})", "give a study file") from error
     try:
         layer = OmegaConf.create(text)
-    except Exception as error:  # noqa: BLE001  the YAML parser's errors have no public root here
+    except Exception as error:
         line = str(error).strip().splitlines()[0]
         raise ConfigError(str(path), f"is not YAML ({line})", "correct the file") from error
     if not isinstance(layer, DictConfig):

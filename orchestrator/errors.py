@@ -34,7 +34,7 @@ class ConfigError(OrchestratorError, ValueError):
         return f"{self.where}: {self.problem}; {self.remedy}"
 
 
-class InfeasibleArm(OrchestratorError):
+class InfeasibleArm(OrchestratorError):  # noqa: N818  named by what it says of the arm
     """The arm cannot run on this node or engine; the race is told, nobody retries."""
 
 

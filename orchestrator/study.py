@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,10 @@ class SpecTrial(tune.Trainable):
 class RaceSearcher(Searcher):
     """Asks the race which boot comes next and tells it what came of it."""
 
-    def __init__(self, plan: StudyPlan) -> None:
+    def __init__(self, plan: StudyPlan, on_issue: Callable[[str, Arm, int], None]) -> None:
         super().__init__(metric=None, mode=None)
         self._plan = plan
+        self._on_issue = on_issue
         self._boots: list[Boot] = []
         self._running: dict[str, tuple[Arm, int]] = {}
         self._lost: list[tuple[Arm, int]] = []
@@ -129,6 +130,7 @@ class RaceSearcher(Searcher):
         if decision.kind == "wait" or decision.arm is None or decision.replicate is None:
             return None
         self._running[trial_id] = (decision.arm, decision.replicate)
+        self._on_issue(trial_id, decision.arm, decision.replicate)
         return {"arm": to_plain(decision.arm), "replicate": decision.replicate}
 
     def on_trial_complete(
@@ -204,10 +206,10 @@ def race_state(
 class Progress(tune.Callback):
     """Tells what the trials do, how long is left, and shows the table after each boot."""
 
-    searcher: RaceSearcher
     printer: Printer
     pace: Pace
     table: Callable[[Sequence[Boot]], Sequence[str]]
+    boots: list[Boot] = field(default_factory=list)
     started: dict[str, float] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     last_s: float = 0.0
@@ -217,13 +219,17 @@ class Progress(tune.Callback):
         now = time.monotonic()
         return self.pace.left_s(len(self.started), sum(now - at for at in self.started.values()))
 
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tell that a boot begins."""
-        arm = from_plain(Arm, trial.config["arm"])
-        name = f"{arm.label} (boot {int(trial.config['replicate']) + 1})"
-        self.started[trial.trial_id] = time.monotonic()
-        self.names[trial.trial_id] = name
+    def on_issue(self, trial_id: str, arm: Arm, replicate: int) -> None:
+        """Tell that a boot begins; Tune's own hook comes only when the engine is up."""
+        name = f"{arm.label} (boot {replicate + 1})"
+        self.started[trial_id] = time.monotonic()
+        self.names[trial_id] = name
         self._say(f"{name}: booting")
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tell that the engine is up."""
+        begun = self.started[trial.trial_id]
+        self._say(f"{self.names[trial.trial_id]}: up after {time.monotonic() - begun:.0f} s")
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -234,6 +240,7 @@ class Progress(tune.Callback):
             self._say(f"{name}: {result['text']}")
         if "boot" in result:
             boot = from_plain(Boot, result["boot"])
+            self.boots.append(boot)
             self._say(f"{name}: {describe_end(boot)}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -241,7 +248,7 @@ class Progress(tune.Callback):
         begun = self.started.pop(trial.trial_id, None)
         if begun is not None:
             self.pace.durations_s.append(time.monotonic() - begun)
-        self.printer.lines(self.table(self.searcher.boots))
+        self.printer.lines(self.table(self.boots))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tell that a trial's actor died."""
@@ -282,8 +289,8 @@ def run_race(
     table: Callable[[Sequence[Boot]], Sequence[str]],
 ) -> tuple[Boot, ...]:
     """Run the study's trials to the end of the race and return all boots that came back."""
-    searcher = RaceSearcher(plan)
-    progress = Progress(searcher=searcher, printer=printer, pace=pace, table=table)
+    progress = Progress(printer=printer, pace=pace, table=table)
+    searcher = RaceSearcher(plan, progress.on_issue)
     printer.left_s = progress.left_s
     trainable = tune.with_resources(
         tune.with_parameters(SpecTrial, factory=factory),
@@ -316,18 +323,3 @@ def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...
     if incumbent is None or incumbent in arms:
         return tuple(arms)
     return (*arms, incumbent)
-
-
-def count_by_status(boots: Sequence[Boot]) -> dict[BootStatus, int]:
-    """Return how many boots ended in which way."""
-    counts = dict.fromkeys(BootStatus, 0)
-    for boot in boots:
-        counts[boot.status] += 1
-    return counts
-
-
-def without_log(boot: Boot) -> Boot:
-    """Return the boot without the engine's resolved configuration, which is long."""
-    if boot.facts is None:
-        return boot
-    return replace(boot, facts=replace(boot.facts, resolved_config={}))

@@ -5,6 +5,7 @@ Knows the ports only; Tune drives it from ``study``.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections.abc import Callable
@@ -67,6 +68,7 @@ class Trial:
         self._blocks: list[Block] = []
         self._lost: list[str] = []
         self._next = 0
+        self._resolved: dict[str, object] = {}
         self._status: BootStatus | None = None
         self._reason = ""
         self._run_id: str | None = None
@@ -83,13 +85,16 @@ class Trial:
         spec, ports = self._spec, self._ports
         self._open_run()
         try:
-            self._facts = ports.engine.start(spec.arm, self._emit)
+            facts = ports.engine.start(spec.arm, self._emit)
         except InfeasibleArm as error:
             self._end(BootStatus.INFEASIBLE, str(error))
             return
         except TransientError as error:
             self._end(BootStatus.FAILED, str(error))
             return
+        # It is long and goes to the tracker once, not with every copy of the record.
+        self._resolved = facts.resolved_config
+        self._facts = replace(facts, resolved_config={})
         problem = not_in_force(spec.arm, self._facts)
         if problem is not None:
             self._end(BootStatus.NOT_IN_FORCE, problem)
@@ -136,7 +141,10 @@ class Trial:
             blocks=tuple(self._blocks),
             run_id=self._run_id,
         )
-        artifacts = {"engine_log_tail.txt": self._ports.engine.log_tail()}
+        artifacts = {
+            "engine_log_tail.txt": self._ports.engine.log_tail(),
+            "resolved_config.json": json.dumps(self._resolved, indent=1, default=str),
+        }
         self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
         return boot
 

@@ -56,6 +56,8 @@ class LocalCluster:
     num_nodes: int = 2
     on_step: Callable[[str], None] = lambda _text: None
     tag: str = field(default_factory=lambda: uuid.uuid4().hex)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Ray's own ports listen on all interfaces; without the token they refuse everybody."""
     temp_dir: Path | None = None
     servers: list[Server] = field(default_factory=list)
     gcs_address: str = ""
@@ -79,7 +81,7 @@ class LocalCluster:
         """Start MLflow, the raylets and Serve; on failure end what was started.
 
         Raises:
-            PortInUse: A port that was asked for is taken; nothing was started.
+            PortInUseError: A port that was asked for is taken; nothing was started.
             StartError: A server did not come up; the text holds the end of its log.
         """
         self._clean_dead_predecessor()
@@ -111,9 +113,12 @@ class LocalCluster:
         """Return the environment of every process of the cluster."""
         env = dict(os.environ)
         env.pop("RAY_ADDRESS", None)
+        env.pop("RAY_AUTH_TOKEN_PATH", None)
         env.update(
             {
                 TAG: self.tag,
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN": self.token,
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}",
                 "PYTHONUNBUFFERED": "1",
                 # A job started by uv would make every worker rebuild its environment.
@@ -127,6 +132,10 @@ class LocalCluster:
             }
         )
         return env
+
+    def auth_headers(self) -> dict[str, str]:
+        """Return the headers that Ray's dashboard asks for."""
+        return {"Authorization": f"Bearer {self.token}"}
 
     @property
     def _state_file(self) -> Path:
@@ -233,12 +242,13 @@ class LocalCluster:
 
     def _wait_http(self, url: str, name: str, timeout_s: float) -> None:
         server = next(item for item in self.servers if item.name == name)
+        request = urllib.request.Request(url, headers=self.auth_headers())
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if not server.alive:
                 raise StartError(f"{name} ended at once:\n{tail(server.log)}")
             try:
-                with urllib.request.urlopen(url, timeout=2):  # noqa: S310  loopback only
+                with urllib.request.urlopen(request, timeout=2):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)

@@ -19,7 +19,7 @@ class StartError(Exception):
     """A server of the local cluster did not come up."""
 
 
-class PortInUse(StartError):
+class PortInUseError(StartError):
     """Somebody else listens on a port that was asked for."""
 
 
@@ -104,14 +104,14 @@ def require_free(host: str, port: int, key: str) -> None:
     """Check that nobody listens on a port.
 
     Raises:
-        PortInUse: Somebody does; the text names the address and the key to change.
+        PortInUseError: Somebody does; the text names the address and the key to change.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PortInUse(
+            raise PortInUseError(
                 f"{host}:{port}: the port is in use; free it or choose another with {key}=PORT"
             ) from error
 

@@ -123,18 +123,10 @@ class MlflowTracker:
     def log_block(self, run_id: str, block: Block) -> None:
         """Store one block in one batch; a second call with the same id changes nothing."""
         with _translated():
-            tags = self._client.get_run(run_id).data.tags
-            known = {value for key, value in tags.items() if key.startswith(BLOCK_TAG)}
-            if block.block_id in known:
-                return
-            self._client.log_batch(
-                run_id,
-                metrics=_metrics(block_points(block)),
-                tags=[RunTag(f"{BLOCK_TAG}{block.index}", block.block_id)],
-            )
+            self._log_missing_blocks(self._client.get_run(run_id), [block])
 
     def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
-        """Store the boot's facts and summary and end its run.
+        """Store the boot's facts, summary and any block that is missing, and end its run.
 
         The run is FINISHED for an ok boot only. A run that already ended keeps its status, so
         that a late cleanup cannot turn a failed trial into a finished one.
@@ -143,6 +135,7 @@ class MlflowTracker:
             run = self._client.get_run(run_id)
             if CLOSED_TAG in run.data.tags:
                 return
+            self._log_missing_blocks(run, boot.blocks)
             metrics = _metrics(boot_points(boot))
             for start in range(0, len(metrics), MAX_BATCH_METRICS):
                 batch = metrics[start : start + MAX_BATCH_METRICS]
@@ -211,6 +204,16 @@ class MlflowTracker:
         for start in range(0, len(rows), MAX_BATCH_PARAMS):
             batch = rows[start : start + MAX_BATCH_PARAMS]
             self._client.log_batch(run.info.run_id, params=batch)
+
+    def _log_missing_blocks(self, run: Run, blocks: Sequence[Block]) -> None:
+        known = {value for key, value in run.data.tags.items() if key.startswith(BLOCK_TAG)}
+        for block in blocks:
+            if block.block_id not in known:
+                self._client.log_batch(
+                    run.info.run_id,
+                    metrics=_metrics(block_points(block)),
+                    tags=[RunTag(f"{BLOCK_TAG}{block.index}", block.block_id)],
+                )
 
     def _log_artifacts(self, run_id: str, artifacts: Mapping[str, str]) -> None:
         for name, text in artifacts.items():

@@ -160,5 +160,22 @@ def boot_failure(message: str) -> InfeasibleArm | TransientError:
 
 def facts_from_plain(data: Mapping[str, Any]) -> EngineFacts:
     """Return the engine's facts from what its deployment sends."""
-    names = EngineFacts.__dataclass_fields__
-    return EngineFacts(**{name: data[name] for name in names if name in data})
+    weights_gib = data["weights_gib"]
+    return EngineFacts(
+        boot_id=data["boot_id"],
+        pid=data["pid"],
+        base_url=data["base_url"],
+        engine_version=data["engine_version"],
+        model_runner=data["model_runner"],
+        num_speculative_tokens=data["num_speculative_tokens"],
+        draft_sample_method=data["draft_sample_method"],
+        rejection_sample_method=data["rejection_sample_method"],
+        draft_architecture=data["draft_architecture"],
+        kv_cache_tokens=data["kv_cache_tokens"],
+        kv_max_concurrency=data["kv_max_concurrency"],
+        max_model_len=data["max_model_len"],
+        boot_time_s=data["boot_time_s"],
+        weights_bytes=None if weights_gib is None else round(weights_gib * 2**30),
+        log_path=data["log_path"],
+        resolved_config=data["resolved_config"] or {},
+    )

@@ -36,7 +36,7 @@ class Arm:
 
     @property
     def label(self) -> str:
-        """Short name that is unique within one engine build, for example ``probabilistic+block-7``."""
+        """Short name, unique within one engine build, for example ``probabilistic+block-7``."""
         if self.is_baseline:
             return "no-speculation"
         return (

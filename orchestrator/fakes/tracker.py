@@ -62,11 +62,13 @@ class FakeTracker:
         self._run(run_id).blocks.setdefault(block.block_id, block)
 
     def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
-        """Store the boot and end its run; a run that ended keeps its status."""
+        """Store the boot and missing blocks and end its run; an ended run keeps its status."""
         run = self._run(run_id)
         if run.boot is not None:
             return
         run.boot = boot
+        for block in boot.blocks:
+            run.blocks.setdefault(block.block_id, block)
         run.artifacts |= artifacts
         if run.status == "RUNNING":
             run.status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"

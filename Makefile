@@ -1,0 +1,48 @@
+# make demo    everything from an empty folder to a promoted configuration
+# make test    all checks and tests
+PYTHON ?= python3.11
+STUDY ?= conf/study/demo.yaml
+# KEEP=0 ends production and MLflow when the study is over; else they stay up until Ctrl-C.
+KEEP ?= 1
+HTTP_PORT ?= 8000
+MLFLOW_PORT ?= 5000
+DASHBOARD_PORT ?= 8265
+VERSION ?= 0.28.0
+VENV := .venv/bin
+
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+setup:
+	@$(PYTHON) infra/setup/install.py project
+
+demo: setup
+	@$(VENV)/python -m infra.demo --study $(STUDY) --keep $(KEEP) --http-port $(HTTP_PORT) \
+		--mlflow-port $(MLFLOW_PORT) --dashboard-port $(DASHBOARD_PORT) $(ARGS)
+
+# make test is what continuous integration runs: style, types, and every test that needs no GPU.
+test: setup engine lint
+	$(VENV)/python -m pytest tests
+
+lint: setup
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+
+# make unit    the tests that need neither Ray nor an engine
+unit: setup
+	$(VENV)/python -m pytest tests/unit tests/contract -m "not integration and not e2e"
+
+# make engine VERSION=0.28.0    another engine build, to be named by engine.python
+engine:
+	@$(PYTHON) infra/setup/install.py engine $(VERSION)
+
+# make bench-cpu    request-steps/s of the interpreted engine, by rule combination
+bench-cpu: setup
+	$(VENV)/python -m infra.bench.cpu_steps
+
+clean:
+	rm -rf .venv .engines .venv-tiny .specpilot .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,148 @@
+"""The demo: a local cluster, the study by `ray job submit`, and what serves afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from ray.job_submission import JobSubmissionClient
+
+from infra.local.cluster import LocalCluster, Ports
+from infra.local.processes import PortInUseError, StartError
+
+PROJECT = Path(__file__).resolve().parents[1]
+EXCLUDES = (".git", ".venv*", ".engines", ".specpilot", "tests", "docs")
+JOB_ENV = {
+    # Tune ends its trials on SIGINT and does not know SIGTERM.
+    "RAY_JOB_STOP_SIGNAL": "SIGINT",
+    "RAY_JOB_STOP_WAIT_TIME_S": "60",
+    "PYTHONUNBUFFERED": "1",
+}
+NOTHING_PROMOTED = 3
+
+
+def main() -> int:
+    """Run the demo and return its exit status, which is the study's."""
+    args = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        passed = int(time.monotonic() - started)
+        print(f"[{passed // 60}:{passed % 60:02d}] {text}", flush=True)
+
+    cluster = LocalCluster(
+        state_dir=args.state_dir.resolve(),
+        ports=Ports(http=args.http_port, mlflow=args.mlflow_port, dashboard=args.dashboard_port),
+        on_step=say,
+    )
+    try:
+        cluster.start()
+    except PortInUseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    try:
+        return _with_cluster(cluster, args, say)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 1
+    finally:
+        say("ending Ray, MLflow and production")
+        left = cluster.stop()
+        if left:
+            print(f"error: processes that could not be ended: {left}", file=sys.stderr)
+
+
+def _with_cluster(cluster: LocalCluster, args: argparse.Namespace, say: object) -> int:
+    assert callable(say)
+    say(f"MLflow: {cluster.mlflow_uri}")
+    say(f"Ray: {cluster.dashboard_url}, two nodes of one GB10 token each")
+    status = run_study(cluster, args.study, args.overrides)
+    if status == 0:
+        for line in closing_lines(cluster):
+            print(line, flush=True)
+    elif status == NOTHING_PROMOTED:
+        print(f"nothing was promoted; results: {cluster.mlflow_uri}", flush=True)
+    if args.keep and status in (0, NOTHING_PROMOTED):
+        print("production and MLflow stay up; Ctrl-C ends them", flush=True)
+        signal.pause()
+    return status
+
+
+def run_study(cluster: LocalCluster, study: Path, overrides: list[str]) -> int:
+    """Submit the study as a Ray job, show its output, and return its exit status."""
+    submission_id = f"study-{uuid.uuid4().hex[:12]}"
+    runtime_env = {"env_vars": JOB_ENV, "excludes": list(EXCLUDES)}
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "job", "submit",
+        "--address", cluster.dashboard_url, "--submission-id", submission_id,
+        "--working-dir", str(PROJECT), "--runtime-env-json", json.dumps(runtime_env),
+        "--", "python", "-m", "orchestrator", "study", str(study), *local_settings(cluster),
+        *overrides,
+    ]  # fmt: skip
+    process = subprocess.Popen(command, env=cluster.environment(), cwd=PROJECT)
+    client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        client.stop_job(submission_id)
+        process.wait()
+        raise
+    code = client.get_job_info(submission_id).driver_exit_code
+    return 1 if code is None else int(code)
+
+
+def local_settings(cluster: LocalCluster) -> list[str]:
+    """Return the overrides that this machine needs.
+
+    Production outlives the job, and with it the job's copy of the working directory, so model
+    folders are named by absolute paths.
+    """
+    models = PROJECT / "infra" / "tiny_models"
+    return [
+        f"target.path={models / 'target'}",
+        f"draft.path={models / 'draft'}",
+        f"production.http_port={cluster.ports.http}",
+    ]
+
+
+def closing_lines(cluster: LocalCluster) -> list[str]:
+    """Return a request that works against production, and the link to the results."""
+    body = json.dumps({"model": "specpilot", "prompt": "def add(a, b):", "max_tokens": 32})
+    return [
+        f"results: {cluster.mlflow_uri}",
+        f"curl -s {cluster.production_url}/v1/completions -H 'content-type: application/json' "
+        f"-d '{body}'",
+    ]
+
+
+def _interrupt(_signum: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra.demo", description=__doc__)
+    parser.add_argument("--study", type=Path, default=Path("conf/study/demo.yaml"))
+    parser.add_argument("--keep", type=int, choices=(0, 1), default=1)
+    parser.add_argument("--http-port", type=int, default=8000)
+    parser.add_argument("--mlflow-port", type=int, default=5000)
+    parser.add_argument("--dashboard-port", type=int, default=8265)
+    parser.add_argument(
+        "--state-dir", type=Path, default=Path(os.environ.get("SPECPILOT_STATE_DIR", ".specpilot"))
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

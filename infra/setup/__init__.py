@@ -1,0 +1,1 @@
+"""Make environments: the project's own and those of other engine builds."""
