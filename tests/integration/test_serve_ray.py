@@ -1,0 +1,316 @@
+"""The Serve applications on a local Ray, with the stand-in engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from serve_apps.engine import procfs
+from serve_apps.engine.errors import BootFailure, boot_error_from_text
+from serve_apps.engine.spec import BOOT_ID_VARIABLE, FAKE_LAUNCHER, EngineSpec
+from serve_apps.engine.supervisor import free_port
+
+with warnings.catch_warnings():  # Serve's own use of pydantic is deprecated
+    warnings.simplefilter("ignore")
+    from ray import serve
+
+    from serve_apps.apps import engine_entry, router_entry
+    from serve_apps.engine.deployment import EngineOptions, trial_app
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    # Ray's own sockets and deprecated calls are not ours to judge.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+_HOST = "127.0.0.2"  # Ray replaces 127.0.0.1 by the outside address
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A local Ray with Serve."""
+
+    dashboard: str
+    http_port: int
+
+    def applications(self, put: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """GET the Serve API, or PUT the declarative set."""
+        body = None if put is None else json.dumps({"applications": put}).encode()
+        request = urllib.request.Request(
+            f"{self.dashboard}/api/serve/applications/",
+            data=body,
+            method="GET" if put is None else "PUT",
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            text = answer.read()
+        return json.loads(text)["applications"] if put is None else {}
+
+    def request(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = HTTPConnection("127.0.0.1", self.http_port, timeout=30)
+        payload = None if body is None else json.dumps(body)
+        connection.request(method, path, payload, headers or {})
+        answer = connection.getresponse()
+        found = answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+        connection.close()
+        return found
+
+
+def _until(what: Callable[[], Any], *, within_s: float = 60.0) -> Any:
+    deadline = time.monotonic() + within_s
+    while True:
+        found = what()
+        if found or time.monotonic() > deadline:
+            assert found
+            return found
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Start a raylet with three GB10 tokens; end its process group afterwards."""
+    temp = Path(tempfile.mkdtemp(prefix="rs"))  # short: unix sockets lie below it
+    gcs, dashboard, http_port = free_port(), free_port(), free_port()
+    env = {
+        **os.environ,
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *("--node-ip-address", _HOST, "--port", str(gcs), "--temp-dir", str(temp)),
+        *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)),
+        *("--dashboard-agent-listen-port", str(free_port())),
+        *("--num-cpus", "2", "--num-gpus", "0", "--object-store-memory", "100000000"),
+        *("--resources", json.dumps({"GB10": 3, "trial_slot": 3})),
+    ]
+    with (temp / "ray.log").open("wb") as log:
+        head = subprocess.Popen(
+            command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    url = f"http://127.0.0.1:{dashboard}"
+    try:
+        _until(lambda: _answers(f"{url}/api/version"), within_s=60)
+        ray.init(address=f"{_HOST}:{gcs}", log_to_driver=False, logging_level="ERROR")
+        serve.start(
+            proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": http_port}
+        )
+        yield Cluster(url, http_port)
+    finally:
+        ray.shutdown()
+        left = procfs.end(head.pid, None, grace_s=10)
+        head.wait(10)
+        assert not left
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def make_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    logs = tmp_path_factory.mktemp("engines")
+
+    def make(**knobs: str) -> dict[str, Any]:
+        return EngineSpec(
+            model="/models/target",
+            served_model_name="served",
+            log_path=str(logs / "engine-{boot_id}.log"),
+            launcher=FAKE_LAUNCHER,
+            args={"max_model_len": 2048},
+            env={f"SPECPILOT_FAKE_{name}": value for name, value in knobs.items()},
+            boot_timeout_s=20,
+            stop_timeout_s=1,
+        ).to_dict()
+
+    return make
+
+
+def _bring_up(name: str, spec: dict[str, Any]) -> Any:
+    options = EngineOptions(node_id=ray.nodes()[0]["NodeID"], health_check_period_s=1.0)
+    target = serve.RunTarget(target=trial_app(spec, options), name=name, route_prefix=None)
+    serve.run_many([target], wait_for_applications_running=False)
+    return _until(lambda: _settled(name))
+
+
+def _settled(name: str) -> Any:
+    application = serve.status().applications[name]
+    return application if application.status in ("RUNNING", "DEPLOY_FAILED") else None
+
+
+def _processes(boot_id: str) -> list[int]:
+    return procfs.members(None, f"{BOOT_ID_VARIABLE}={boot_id}")
+
+
+def test_trial_app_deleted_leaves_no_process(cluster: Cluster, make_spec: Any) -> None:
+    assert _bring_up("trial-a", make_spec()).status == "RUNNING"
+    facts = serve.get_app_handle("trial-a").facts.remote().result()
+    assert _processes(facts["boot_id"])
+    serve.delete("trial-a")
+    assert not _processes(facts["boot_id"])
+
+
+def test_trial_app_boot_failure_is_told_with_its_cause(cluster: Cluster, make_spec: Any) -> None:
+    status = _bring_up("trial-b", make_spec(FAIL="out_of_memory"))
+    error = boot_error_from_text(status.deployments["Engine"].message)
+    serve.delete("trial-b")
+    assert error is not None
+    assert error.kind is BootFailure.OUT_OF_MEMORY
+    assert "CUDA out of memory" in error.cause
+
+
+def test_replica_killed_leaves_no_engine_and_restarts_as_another_boot(
+    cluster: Cluster, make_spec: Any
+) -> None:
+    _bring_up("trial-c", make_spec())
+    handle = serve.get_app_handle("trial-c")
+    facts = handle.facts.remote().result()
+    guard = _parent(facts["pid"])
+    os.kill(_parent(guard), signal.SIGKILL)
+    _until(lambda: not _processes(facts["boot_id"]), within_s=10)
+    other = _until(lambda: _boot_id_or_none(handle))
+    assert other != facts["boot_id"]
+    serve.delete("trial-c")
+    assert not _processes(other)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def _boot_id_or_none(handle: Any) -> Any:
+    with contextlib.suppress(Exception):
+        return handle.boot_id.remote().result(timeout_s=5)
+    return None
+
+
+def _completion(**fields: Any) -> dict[str, Any]:
+    return {"model": "served", "prompt": "one two", "max_tokens": 8, **fields}
+
+
+def _open_stream(cluster: Cluster, max_tokens: int) -> socket.socket:
+    body = json.dumps(_completion(max_tokens=max_tokens, stream=True)).encode()
+    stream = socket.create_connection(("127.0.0.1", cluster.http_port), timeout=30)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    stream.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return stream
+
+
+def _read_chunks(stream: socket.socket) -> tuple[str, list[bytes]]:
+    """Return the head, and the HTTP chunks as they are framed on the wire."""
+    with stream.makefile("rb") as file:
+        head = b"".join(iter(file.readline, b"\r\n")).decode().lower()
+        chunks = []
+        while size := int(file.readline(), 16):
+            chunks.append(file.read(size))
+            file.readline()
+    return head, chunks
+
+
+def _router_pids(cluster: Cluster) -> list[int]:
+    replicas = cluster.applications()["production"]["deployments"]["Router"]["replicas"]
+    return [replica["pid"] for replica in replicas]
+
+
+def _running(cluster: Cluster, *names: str) -> bool:
+    found = cluster.applications()
+    return all(found.get(name, {}).get("status") == "RUNNING" for name in names)
+
+
+@pytest.fixture(scope="module")
+def production(cluster: Cluster, make_spec: Any) -> Callable[..., None]:
+    """PUT two engine versions and the router; return a way to PUT other weights."""
+    engines = [
+        engine_entry(name, make_spec(STEP_S="0.02"), {"health_check_period_s": 1.0})
+        for name in ("engine-1", "engine-2")
+    ]
+
+    def put(**weights: float) -> None:
+        named = {name.replace("_", "-"): weight for name, weight in weights.items()}
+        cluster.applications([*engines, router_entry("production", named)])
+
+    put(engine_1=1.0)
+    _until(lambda: _running(cluster, "engine-1", "engine-2", "production"))
+    return put
+
+
+def test_production_declared_beside_a_trial_leaves_the_trial_and_shifts_traffic_in_place(
+    cluster: Cluster, make_spec: Any, production: Callable[..., None]
+) -> None:
+    _bring_up("trial-d", make_spec())
+    trial_boot = serve.get_app_handle("trial-d").boot_id.remote().result()
+    pids = _router_pids(cluster)
+
+    stream = _open_stream(cluster, max_tokens=150)
+    stream.recv(1, socket.MSG_PEEK)
+    production(engine_1=0.0, engine_2=1.0)
+    _until(lambda: cluster.request("GET", "/health")[1]["x-specpilot-version"] == "engine-2")
+    head, chunks = _read_chunks(stream)
+    stream.close()
+
+    assert "x-specpilot-version: engine-1" in head
+    assert "text/event-stream" in head
+    # Each event that the engine sent is one HTTP chunk at the client: 150 tokens, and [DONE].
+    assert chunks[-1] == b"data: [DONE]\n\n"
+    assert len(chunks) == 151
+    assert all(chunk.startswith(b"data: ") and chunk.count(b"\n\n") == 1 for chunk in chunks)
+    assert _router_pids(cluster) == pids
+
+    pinned = cluster.request("GET", "/v1/models", headers={"x-specpilot-app": "engine-1"})
+    assert pinned[1]["x-specpilot-version"] == "engine-1"
+    assert [card["id"] for card in json.loads(pinned[2])["data"]] == ["served"]
+    assert cluster.request("GET", "/metrics")[0] == 404
+    assert cluster.request("GET", "/server_info")[0] == 404
+    assert serve.get_app_handle("trial-d").boot_id.remote().result() == trial_boot
+    serve.delete("trial-d")
+
+
+def test_router_without_an_engine_says_503_in_openai_shape(
+    cluster: Cluster, production: Callable[..., None]
+) -> None:
+    status, headers, body = cluster.request(
+        "POST", "/v1/completions", _completion(), {"x-specpilot-app": "engine-9"}
+    )
+    assert status == 503
+    assert int(headers["retry-after"]) > 0
+    assert json.loads(body)["error"]["code"] == 503
+
+
+def test_client_that_disconnects_aborts_the_request_in_the_engine(
+    cluster: Cluster, production: Callable[..., None]
+) -> None:
+    production(engine_1=1.0)
+    _until(lambda: cluster.request("GET", "/health")[1]["x-specpilot-version"] == "engine-1")
+    stream = _open_stream(cluster, max_tokens=1500)
+    stream.recv(200)
+    stream.close()
+    engine = serve.get_app_handle("engine-1")
+    aborted = 'vllm:request_success_total{engine="0",finished_reason="abort",model_name="served"} 1'
+    _until(lambda: aborted in engine.metrics_text.remote().result(), within_s=10)
