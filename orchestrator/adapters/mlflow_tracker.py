@@ -254,7 +254,10 @@ class MlflowRegistry:
             self._client.log_text(run_id, text, f"{folder}/config.json")
             self._ensure_model(model_name)
             created = self._client.create_model_version(
-                model_name, source=f"runs:/{run_id}/{folder}", run_id=run_id, tags=dict(tags)
+                model_name,
+                source=f"runs:/{run_id}/{folder}",
+                run_id=run_id,
+                tags={_key(key): value for key, value in tags.items()},
             )
             return self._version(created)
 

@@ -144,6 +144,13 @@ class TrackerContract:
 
         assert store.reader.run(run).status == "FAILED"
 
+    def test_close_trial_stores_blocks_that_could_not_be_logged_before(self, store: Store) -> None:
+        run = self.open_trial(store)
+        store.tracker.log_block(run, block(1))
+        store.tracker.close_trial(run, boot(block(0), block(1), block(2)), {})
+
+        assert store.reader.run(run).num_blocks == 3
+
     def test_close_trial_keeps_its_artifacts(self, store: Store) -> None:
         run = self.open_trial(store)
         store.tracker.close_trial(run, boot(block(0)), {"engine_log_tail.txt": "one\ntwo\n"})
