@@ -108,9 +108,8 @@ def boot_error_from_text(text: str) -> EngineBootError | None:
     at = text.rfind(_MARK)
     if at < 0:
         return None
-    line = text[at + len(_MARK) :].splitlines()[0]
     try:
-        facts, _ = json.JSONDecoder().raw_decode(line)
+        facts, _ = json.JSONDecoder().raw_decode(text[at + len(_MARK) :])
         return EngineBootError(BootFailure(facts["kind"]), facts["reason"], facts["cause"])
     except (ValueError, KeyError):
         return None

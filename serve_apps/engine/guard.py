@@ -25,10 +25,12 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _become_engine(argv: list[str]) -> None:
+def _become_engine(argv: list[str], guard: int) -> None:
     """Replace this forked child by the engine; never returns."""
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # in case somebody kills the guard itself
+        if os.getppid() != guard:  # and did so already
+            os._exit(128 + signal.SIGTERM)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(2, 1)
@@ -89,9 +91,10 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the engine orphans stays below this process
+    guard = os.getpid()
     engine = os.fork()
     if engine == 0:
-        _become_engine(command)
+        _become_engine(command, guard)
     os.write(1, f"{engine}\n".encode())
     os.close(1)
     status = _wait(engine, wakeup)

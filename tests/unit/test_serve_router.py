@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from serve_apps.router.policy import (
+    checked_weights,
+    error_body,
+    order,
+    refusal,
+    upstream_headers,
+    without_boot_names,
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/health"),
+    ],
+)
+def test_refusal_of_a_client_route_is_none(method: str, path: str) -> None:
+    assert refusal(method, path) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/server_info",
+        "/metrics",
+        "/reset_prefix_cache",
+        "/v1/completions/../../metrics",
+        "/",
+        "/v1",
+    ],
+)
+def test_refusal_of_anything_else_is_404(path: str) -> None:
+    for method in ("GET", "POST"):
+        found = refusal(method, path)
+        assert found is not None
+        assert found[0] == 404
+
+
+def test_refusal_of_another_method_is_405() -> None:
+    found = refusal("DELETE", "/v1/models")
+    assert found is not None
+    assert found[0] == 405
+
+
+def test_order_follows_the_weights_and_keeps_the_others_in_reserve() -> None:
+    source = random.Random(1)
+    drawn = [order({"a": 3.0, "b": 1.0, "off": 0.0}, None, source) for _ in range(2000)]
+    assert all(sorted(each) == ["a", "b"] for each in drawn)
+    assert 0.70 < Counter(each[0] for each in drawn)["a"] / 2000 < 0.80
+
+
+def test_order_pinned_goes_there_or_nowhere() -> None:
+    assert order({"a": 1.0}, "off", random.Random(1)) == ["off"]
+
+
+def test_order_without_weights_is_empty() -> None:
+    assert order({}, None, random.Random(1)) == []
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan")])
+def test_weights_below_zero_or_nan_are_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match=r"weights\.a"):
+        checked_weights({"a": weight})
+
+
+def test_upstream_headers_keep_credentials_at_the_router() -> None:
+    headers = {"authorization": "Bearer x", "x-specpilot-app": "a", "content-type": "text/plain"}
+    assert upstream_headers(headers) == {"content-type": "text/plain"}
+
+
+def test_models_answer_hides_the_boots_names() -> None:
+    body = {"object": "list", "data": [{"id": "m"}, {"id": "specpilot-boot-1"}]}
+    assert json.loads(without_boot_names(json.dumps(body).encode()))["data"] == [{"id": "m"}]
+
+
+def test_error_has_openais_shape() -> None:
+    assert error_body(503, "x")["error"] == {
+        "message": "x",
+        "type": "service_unavailable_error",
+        "param": None,
+        "code": 503,
+    }
