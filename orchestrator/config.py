@@ -1,403 +1,57 @@
-"""The study's configuration: frozen dataclasses, composed once from small YAML files.
+"""Compose a study's configuration from small YAML files; the only file that imports OmegaConf.
 
-The only file that imports OmegaConf. A study file names the files it builds on under ``include``
-(paths below ``conf/`` without suffix); later files win, then the study's own keys, then
-``key=value`` overrides. After ``load_config`` there is no DictConfig anywhere.
+A study file names the files it builds on under ``include`` (paths below ``conf/`` without suffix);
+later files win, then the study's own keys, then ``key=value`` overrides. After ``load_config``
+there is no DictConfig anywhere.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator.core.types import BoardModel, Cell
+from orchestrator.config_faults import find_fault
+from orchestrator.config_types import (
+    BoardModelConfig,
+    CellWeight,
+    DraftConfig,
+    EngineConfig,
+    LoadConfig,
+    ModelConfig,
+    NodeConfig,
+    ObjectiveConfig,
+    PolicyConfig,
+    ProductionConfig,
+    SearchConfig,
+    StudyConfig,
+    TrackingConfig,
+)
 from orchestrator.errors import ConfigError
 
+__all__ = [
+    "CONF_DIR",
+    "BoardModelConfig",
+    "CellWeight",
+    "DraftConfig",
+    "EngineConfig",
+    "LoadConfig",
+    "ModelConfig",
+    "NodeConfig",
+    "ObjectiveConfig",
+    "PolicyConfig",
+    "ProductionConfig",
+    "SearchConfig",
+    "StudyConfig",
+    "TrackingConfig",
+    "config_to_dict",
+    "load_config",
+]
+
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
-
-
-def _require(condition: bool, where: str, problem: str, remedy: str) -> None:
-    if not condition:
-        raise ConfigError(where, problem, remedy)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """A model folder on every node, under the same path."""
-
-    path: str
-    """Folder with config.json, weights and, for a target, the tokenizer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftConfig:
-    """A draft model's folder, and what may be known of it without reading it."""
-
-    path: str
-    block_size: int | None = None
-    """Trained block, one anchor included; read from the folder where it can be read."""
-    architecture: str | None = None
-    """Name in the draft's ``architectures``; read from the folder where it can be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """The engine build and the arguments that all arms have in common."""
-
-    build: str
-    """Name and version of the engine build, for example ``0.32.0``."""
-    platform: Literal["cuda", "cpu"]
-    model_runner: Literal["v2", "v1"] = "v2"
-    """Runner that the build uses on this platform; V1 has neither DFlash2 nor ``block``."""
-    python: str | None = None
-    """Interpreter of the build's environment; None is the one that runs specpilot."""
-    launcher: str = "vllm.entrypoints.cli.main"
-    """Module that behaves like the ``vllm`` command."""
-    served_model_name: str = "specpilot"
-    """Name under which clients know the model; production never changes it."""
-    args: dict[str, Any] = field(default_factory=dict)
-    """Engine arguments by vLLM's names with underscores, for example ``max_model_len``."""
-    env: dict[str, str] = field(default_factory=dict)
-    boot_timeout_s: float = 1200.0
-    stop_timeout_s: float = 30.0
-    expected_boot_s: float = 420.0
-    """What a boot is known to take, for plans and for the first estimate of the time left."""
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: A value is out of range or a key is specpilot's own.
-        """
-        _require(
-            self.boot_timeout_s > 0,
-            "engine.boot_timeout_s",
-            f"{self.boot_timeout_s} is not above 0",
-            "give the seconds that a boot may take",
-        )
-        _require(
-            bool(re.fullmatch(r"\d+\.\d+\.\d+", self.build)),
-            "engine.build",
-            f"'{self.build}' is not a version of vLLM",
-            "write it as in 0.32.0",
-        )
-        for key in ("speculative_config", "served_model_name", "port", "host", "model"):
-            _require(
-                key not in self.args,
-                f"engine.args.{key}",
-                "is set by specpilot itself",
-                "remove it",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchConfig:
-    """The space of arms and how many boots they get."""
-
-    baseline: bool = True
-    """Whether an arm without speculation takes part."""
-    draft_sample_method: tuple[str, ...] = ("greedy", "probabilistic")
-    rejection_sample_method: tuple[str, ...] = ("standard", "block")
-    num_speculative_tokens: tuple[int, ...] = ()
-    num_finalists: int = 2
-    """Arms that get fresh boots after every arm had one; the incumbent comes on top."""
-    boots_per_finalist: int = 3
-    """Boots of each finalist altogether, the first included."""
-    max_boots: int = 64
-    """Boots of the whole study; the race stops there."""
-
-    def __post_init__(self) -> None:
-        """Check that the space is not empty and the counts make sense.
-
-        Raises:
-            ConfigError: The space is empty or a count is out of range.
-        """
-        _require(
-            self.baseline or bool(self.num_speculative_tokens),
-            "search",
-            "the space is empty",
-            "give num_speculative_tokens at least one depth or set baseline=true",
-        )
-        for name in ("draft_sample_method", "rejection_sample_method"):
-            _require(
-                bool(getattr(self, name)) or not self.num_speculative_tokens,
-                f"search.{name}",
-                "is empty",
-                "name at least one rule",
-            )
-        for name in ("num_finalists", "boots_per_finalist", "max_boots"):
-            value = getattr(self, name)
-            _require(value >= 1, f"search.{name}", f"{value} is below 1", "give at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadConfig:
-    """The closed-loop load of every block."""
-
-    workload: str
-    """Path of a JSONL file with one prompt a line, below the project's folder or absolute."""
-    streams: tuple[int, ...] = (1,)
-    temperatures: tuple[float, ...] = (1.0,)
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 means no limit."""
-    endpoint: Literal["chat", "completions"] = "completions"
-    max_tokens: int = 128
-    ignore_eos: bool = True
-    """Whether answers go on to ``max_tokens``, so that no arm wins by shorter answers."""
-    block_s: float = 10.0
-    """Seconds in which a block starts requests; those under way are finished."""
-    blocks_per_cell: int = 1
-    warmup_requests_per_stream: int = 1
-    warmup_max_tokens: int = 16
-    request_timeout_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: A value is out of range.
-        """
-        _require(bool(self.streams), "load.streams", "is empty", "give at least one concurrency")
-        _require(
-            bool(self.temperatures),
-            "load.temperatures",
-            "is empty",
-            "give at least one temperature",
-        )
-        for value in self.streams:
-            _require(value >= 1, "load.streams", f"{value} is below 1", "give whole numbers from 1")
-        for temperature in self.temperatures:
-            _require(
-                0 <= temperature <= 2,
-                "load.temperatures",
-                f"{temperature} is not in 0 to 2",
-                "give temperatures from 0 to 2",
-            )
-        _require(
-            0 < self.top_p <= 1, "load.top_p", f"{self.top_p} is not in (0, 1]", "use 1.0 for off"
-        )
-        _require(
-            self.max_tokens >= 2,
-            "load.max_tokens",
-            f"{self.max_tokens} is below 2",
-            "give 2 or more",
-        )
-        _require(self.block_s > 0, "load.block_s", f"{self.block_s} is not above 0", "give seconds")
-        _require(
-            self.blocks_per_cell >= 1,
-            "load.blocks_per_cell",
-            f"{self.blocks_per_cell} is below 1",
-            "give at least 1",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellWeight:
-    """Share of the traffic that one cell stands for."""
-
-    streams: int
-    temperature: float
-    weight: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveConfig:
-    """What the study minimises: the traffic's mean seconds per output token of one stream."""
-
-    step_time: Literal["measured", "modelled"] = "measured"
-    """``modelled`` takes step times from ``node.board_model``: acceptance alone is measured."""
-    weights: list[CellWeight] = field(default_factory=list)
-    """Traffic profile; empty weighs all cells alike."""
-    confidence: float = 0.95
-    """Coverage of the intervals, 0 to 1."""
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: A weight is negative, all are zero, or the confidence is out of range.
-        """
-        _require(
-            0.5 < self.confidence < 1,
-            "objective.confidence",
-            f"{self.confidence} is not in (0.5, 1)",
-            "use 0.95",
-        )
-        for item in self.weights:
-            _require(
-                item.weight >= 0,
-                "objective.weights",
-                f"{item.weight} is negative",
-                "give weights from 0",
-            )
-        _require(
-            not self.weights or sum(w.weight for w in self.weights) > 0,
-            "objective.weights",
-            "all weights are 0",
-            "give at least one cell a weight above 0",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardModelConfig:
-    """Coefficients of ``BoardModel``, each with its source."""
-
-    name: str
-    source: str
-    base_s: float
-    verify_s_per_token: float
-    draft_s: float
-    streams: tuple[int, int]
-    depths: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """The kind of node that a trial runs on and the Ray resources that stand for it."""
-
-    kind: str
-    engine_token: str = "GB10"
-    """Ray resource that one engine takes; one a board."""
-    slot_token: str = "trial_slot"
-    """Ray resource that one Tune trial takes; one a board."""
-    num_gpus: float = 0.0
-    """GPUs that the engine's replica asks Ray for; 1 on a real board."""
-    board_model: BoardModelConfig | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyConfig:
-    """What must hold before production changes."""
-
-    promote: Literal["auto", "never"] = "auto"
-    cell_tolerance: float = 0.05
-    """Largest relative loss of one cell that its interval may not exclude."""
-    min_kv_cache_tokens: int | None = None
-    min_kv_max_concurrency: float | None = None
-    ttft_tolerance: float | None = None
-    """Largest relative rise of the median time to first token; None does not gate."""
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: A tolerance is negative.
-        """
-        _require(
-            self.cell_tolerance >= 0,
-            "policy.cell_tolerance",
-            f"{self.cell_tolerance} is negative",
-            "give a share such as 0.05",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackingConfig:
-    """Where results go."""
-
-    uri: str | None = None
-    """Address of the MLflow server; None takes MLFLOW_TRACKING_URI."""
-    experiment: str = "specpilot"
-    registered_model: str = "specpilot"
-    """Registered model of the target that production serves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProductionConfig:
-    """The production Serve applications."""
-
-    name: str = "specpilot"
-    """Prefix of the declared applications."""
-    route: str = "/"
-    http_host: str = "127.0.0.1"
-    http_port: int = 8000
-    verify_requests: int = 8
-    """Completions that a challenger must answer through the production path."""
-    deadline_s: float = 1800.0
-    """Longest wait for a challenger to serve."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyConfig:
-    """One tuning question under one set of premises."""
-
-    name: str
-    target: ModelConfig
-    draft: DraftConfig | None
-    engine: EngineConfig
-    search: SearchConfig
-    load: LoadConfig
-    objective: ObjectiveConfig
-    node: NodeConfig
-    policy: PolicyConfig
-    tracking: TrackingConfig
-    production: ProductionConfig
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        """Check what one part demands of another.
-
-        Raises:
-            ConfigError: Two settings contradict each other.
-        """
-        _require(
-            self.objective.step_time == "measured" or self.node.board_model is not None,
-            "objective.step_time",
-            "'modelled' needs a board model",
-            "include a node file that has node.board_model or set objective.step_time=measured",
-        )
-        _require(
-            not self.search.num_speculative_tokens or self.draft is not None,
-            "draft",
-            "is missing although the space speculates",
-            "give draft.path or empty the space",
-        )
-        cells = {(cell.streams, cell.temperature) for cell in self.cells()}
-        for item in self.objective.weights:
-            _require(
-                (item.streams, item.temperature) in cells,
-                "objective.weights",
-                f"streams {item.streams}, temperature {item.temperature:g} is no cell of the load",
-                "add it to load.streams and load.temperatures or drop the weight",
-            )
-
-    def cells(self) -> tuple[Cell, ...]:
-        """Return the load conditions, streams outermost."""
-        return tuple(
-            Cell(streams=streams, temperature=temperature, workload=Path(self.load.workload).stem)
-            for streams in self.load.streams
-            for temperature in self.load.temperatures
-        )
-
-    def weights(self) -> dict[Cell, float]:
-        """Return the traffic's share by cell; the shares sum to 1."""
-        cells = self.cells()
-        given = {(w.streams, w.temperature): w.weight for w in self.objective.weights}
-        raw = {c: given.get((c.streams, c.temperature), 0.0) if given else 1.0 for c in cells}
-        total = sum(raw.values())
-        return {cell: weight / total for cell, weight in raw.items()}
-
-    def board(self) -> BoardModel | None:
-        """Return the board model that step times come from, or None when they are measured."""
-        model = self.node.board_model
-        if self.objective.step_time == "measured" or model is None:
-            return None
-        return BoardModel(
-            name=model.name,
-            source=model.source,
-            base_s=model.base_s,
-            verify_s_per_token=model.verify_s_per_token,
-            draft_s=model.draft_s,
-            streams=model.streams,
-            depths=model.depths,
-        )
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
@@ -407,22 +61,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
         ConfigError: A file is missing or not YAML, a key is unknown or missing, a value has the
             wrong type, or a check fails.
     """
-    layers = list(_layers(path, seen=()))
-    schema = OmegaConf.structured(StudyConfig)
+    layers = [*_layers(path, seen=()), *map(_override, overrides)]
     try:
-        merged = OmegaConf.merge(schema, *layers, _dotlist(overrides))
+        merged = OmegaConf.merge(OmegaConf.structured(StudyConfig), *layers)
         study = OmegaConf.to_object(merged)
-    except ConfigError:
-        raise
-    except OmegaConfBaseException as error:
-        cause = error.__cause__
-        if isinstance(cause, ConfigError):
-            raise cause from error
-        key = getattr(error, "full_key", None) or str(path)
-        text = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            str(key), text, f"correct it in {path.name} or the files it includes"
-        ) from error
+    except (OmegaConfBaseException, TypeError) as error:
+        raise _located(error, layers, path) from error
     assert isinstance(study, StudyConfig)
     return study
 
@@ -434,14 +78,44 @@ def config_to_dict(config: StudyConfig) -> dict[str, Any]:
     return {str(key): value for key, value in container.items()}
 
 
+def _located(error: Exception, layers: Sequence[DictConfig], path: Path) -> ConfigError:
+    """Return the error with its dotted key, which OmegaConf does not always name."""
+    key = str(getattr(error, "full_key", None) or path)
+    text = str(error).strip().splitlines()[0]
+    stated = ConfigError(key, text, f"correct it in {path.name} or the files it includes")
+    plain: dict[Any, Any] = {}
+    for layer in layers:
+        plain = _overlay(plain, OmegaConf.to_container(layer, resolve=False))
+    return find_fault(StudyConfig, plain) or stated
+
+
+def _overlay(base: Any, layer: Any) -> dict[Any, Any]:
+    """Return the base with the layer over it; unlike OmegaConf's merge it refuses nothing."""
+    result = dict(base)
+    for key, value in layer.items():
+        below = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        result[key] = _overlay(below, value) if both else value
+    return result
+
+
 def _layers(path: Path, seen: tuple[Path, ...]) -> Iterator[DictConfig]:
     resolved = path.resolve()
     if resolved in seen:
         raise ConfigError("include", f"{path} includes itself", "break the circle")
     layer = _read(path)
-    include = layer.pop("include", [])
+    include = layer.pop("include", None) or ListConfig([])
+    if not isinstance(include, ListConfig):
+        raise ConfigError(
+            "include", f"{include!r} in {path.name} is no list", "write it as [engine/cpu]"
+        )
     for name in include:
-        yield from _layers(CONF_DIR / f"{name}.yaml", (*seen, resolved))
+        base = CONF_DIR / f"{name}.yaml"
+        if not base.is_file():
+            raise ConfigError(
+                "include", f"'{name}' in {path.name} is no file {base}", "name a file below conf"
+            )
+        yield from _layers(base, (*seen, resolved))
     yield layer
 
 
@@ -452,16 +126,22 @@ def _read(path: Path) -> DictConfig:
         raise ConfigError(str(path), f"cannot be read ({error})", "give a study file") from error
     try:
         layer = OmegaConf.create(text)
-    except Exception as error:
-        line = str(error).strip().splitlines()[0]
-        raise ConfigError(str(path), f"is not YAML ({line})", "correct the file") from error
+    except Exception as error:  # the YAML reader's own errors, which OmegaConf passes on
+        reason = " ".join(str(error).replace('in "<unicode string>", ', "").split())
+        raise ConfigError(str(path), f"is not YAML ({reason})", "correct the file") from error
     if not isinstance(layer, DictConfig):
         raise ConfigError(str(path), "is not a mapping", "write keys and values")
     return layer
 
 
-def _dotlist(overrides: Sequence[str]) -> DictConfig:
-    for item in overrides:
-        if "=" not in item or not item.split("=", 1)[0]:
-            raise ConfigError(item, "is not an override", "write it as key=value")
-    return OmegaConf.from_dotlist(list(overrides))
+def _override(item: str) -> DictConfig:
+    key, equals, _ = item.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(item, "is not an override", "write it as key=value")
+    try:
+        return OmegaConf.from_dotlist([item])
+    except Exception as error:  # the YAML reader's own errors, which OmegaConf passes on
+        reason = " ".join(str(error).replace('in "<unicode string>", ', "").split())
+        raise ConfigError(
+            key, f"the value of '{item}' is not YAML ({reason})", "quote it"
+        ) from error
