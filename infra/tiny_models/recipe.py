@@ -1,0 +1,65 @@
+"""The choices behind the two models, in one place."""
+
+import dataclasses
+
+SEED = 20261129
+END_OF_TEXT = "<|endoftext|>"  # separates files in training and stops generation
+MASK = "<|mask|>"  # the draft's placeholder for a token that is not known yet
+CONTEXT_TOKENS = 1024  # max_position_embeddings of both models
+SIZE_LIMIT_BYTES = 8_000_000  # both folders together, every file
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRecipe:
+    """Shape and training of the target.
+
+    A vocabulary of 512 keeps the embedding small and each token short, and short tokens are more
+    predictable. All lengths are in tokens.
+    """
+
+    vocab_size: int = 512
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    num_layers: int = 4
+    num_heads: int = 6
+    num_kv_heads: int = 2
+    head_dim: int = 32
+    rope_theta: float = 10_000.0
+    window: int = 256
+    long_window: int = 1024
+    long_share: float = 0.1
+    batch_tokens: int = 6144
+    steps: int = 800
+    muon_lr: float = 0.02
+    adam_lr: float = 4e-3
+    warmup_steps: int = 40
+    weight_decay: float = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRecipe:
+    """Shape and training of the draft.
+
+    `aux_layer_ids` count the target's hidden states: 0 is the embedding, n the output of layer n.
+    vLLM's `target_layer_ids` are these minus one.
+    """
+
+    aux_layer_ids: tuple[int, ...] = (1, 2, 3, 4)
+    num_layers: int = 3
+    intermediate_size: int = 512
+    block_size: int = 8
+    conv_kernel_size: int = 2
+    conv_group_size: int = 16
+    selector_rank: int = 64
+    selector_top_k: int = 16
+    window: int = 256
+    batch_size: int = 6
+    anchors_per_window: int = 40
+    steps: int = 600
+    decay_share: float = 0.5
+    muon_lr: float = 0.02
+    adam_lr: float = 3e-3
+    warmup_steps: int = 40
+    sample_windows: int = 1536
+    sample_temperatures: tuple[float, ...] = (0.7, 0.7, 1.0)
+    prompt_tokens: int = 64
