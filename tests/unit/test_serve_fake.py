@@ -110,7 +110,7 @@ def test_exposition_has_created_twins_and_no_speculation_without_drafts() -> Non
 
 
 def test_command_of_vllm_is_understood_and_foreign_flags_are_passed_over() -> None:
-    flags = "--served-model-name a b --enforce-eager --port 7 --gpu-memory-utilization 1".split()
+    flags = ["--served-model-name", "a", "b", "--enforce-eager", "--port", "7", "--max-num", "1"]
     config = ["--speculative-config", '{"num_speculative_tokens": 5}']
     asked = parse_command(["serve", "/m", *flags, *config])
     assert (asked.names, asked.port, asked.num_speculative_tokens) == (("a", "b"), 7, 5)
