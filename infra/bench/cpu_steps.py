@@ -86,7 +86,8 @@ def command(options: Options, rule: tuple[str, str] | None) -> list[str]:
     words = [
         sys.executable, "-m", "serve_apps.cpu.launch", "serve", str(options.target),
         "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(options.port),
-        "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", str(max(8, options.streams)),
+        "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs",
+        str(max(8, options.streams)),
         "--dtype", options.dtype, "--no-enable-prefix-caching", "--generation-config", "vllm",
         "--disable-uvicorn-access-log",
     ]  # fmt: skip

