@@ -28,7 +28,7 @@ def find_fault(kind: type[Any], data: object, key: str = "") -> ConfigError | No
     """
     names = [item.name for item in fields(kind)]
     if not isinstance(data, Mapping):
-        return _wrong(key, data, f"a section with keys such as {', '.join(names[:3])}")
+        return _wrong(key, data, _words(kind))
     for name in data:
         if name not in names:
             near = difflib.get_close_matches(str(name), names, n=1)
@@ -105,6 +105,8 @@ def _words(hint: Any) -> str:
         return f"one of {', '.join(str(arg) for arg in typing.get_args(hint))}"
     if typing.get_origin(hint) in (list, tuple):
         return "a list such as [1, 2]" if int in typing.get_args(hint) else "a list"
+    if is_dataclass(hint):
+        return f"a section with keys such as {', '.join(item.name for item in fields(hint)[:3])}"
     return _WORDS.get(hint, "a section")
 
 

@@ -319,13 +319,13 @@ class StudyConfig:
     target: ModelConfig
     draft: DraftConfig | None
     engine: EngineConfig
-    search: SearchConfig
+    search: SearchConfig = field(default_factory=SearchConfig)
     load: LoadConfig
-    objective: ObjectiveConfig
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     node: NodeConfig
-    policy: PolicyConfig
-    tracking: TrackingConfig
-    production: ProductionConfig
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    production: ProductionConfig = field(default_factory=ProductionConfig)
     seed: int = 1
 
     def __post_init__(self) -> None:

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import CONF_DIR, config_to_dict, load_config
+from orchestrator.errors import ConfigError
+
+DEMO = CONF_DIR / "study" / "demo.yaml"
+QWEN = CONF_DIR / "study" / "qwen38_gb10.yaml"
+
+LEAST = {
+    "name": "own",
+    "target": "{path: a}",
+    "draft": "null",
+    "engine": "{build: 0.32.0, platform: cpu}",
+    "load": "{workload: a.jsonl}",
+    "node": "{kind: a}",
+}
+"""What a study cannot leave out; the space is no speculation alone."""
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a writer of study files in a folder of their own."""
+
+    def writer(text: str) -> Path:
+        path = tmp_path / "own.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return writer
+
+
+def refusal(path: Path, *overrides: str) -> ConfigError:
+    """Return the error that a bad study ends in, after a check that it is one readable line."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "$" not in text
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_include_gives_what_the_study_does_not_say() -> None:
+    config = load_config(DEMO)
+
+    assert config.engine.platform == "cpu"
+    assert config.engine.args["max_model_len"] == 1024
+    assert config.search.rejection_sample_method == ("standard", "block")
+    assert config.node.board_model is not None
+
+
+def test_layers_later_include_wins_and_the_study_wins_over_both(write: Write) -> None:
+    study = DEMO.read_text(encoding="utf-8").replace(
+        "include: [engine/cpu,", "include: [engine/gb10, engine/cpu,"
+    )
+    config = load_config(write(study + "engine: {boot_timeout_s: 7}\n"))
+
+    assert config.engine.platform == "cpu"
+    assert config.engine.args["max_model_len"] == 1024
+    # Keys that only the earlier file has stay: sections are merged, not replaced.
+    assert config.engine.args["reasoning_parser"] == "qwen3"
+    assert config.engine.boot_timeout_s == 7
+
+
+def test_overrides_win_over_files_and_later_ones_over_earlier() -> None:
+    config = load_config(
+        DEMO, ["load.streams=[4]", "seed=2", "seed=3", "engine.args.dtype=float16"]
+    )
+
+    assert config.load.streams == (4,)
+    assert config.seed == 3
+    assert config.engine.args["dtype"] == "float16"
+    assert config.engine.args["enforce_eager"] is True
+
+
+def test_override_of_a_list_replaces_it() -> None:
+    config = load_config(DEMO, ["search.num_speculative_tokens=[5]"])
+
+    assert config.search.num_speculative_tokens == (5,)
+
+
+def test_config_to_dict_is_plain_and_has_what_defaults_filled_in() -> None:
+    plain = config_to_dict(load_config(DEMO))
+
+    assert plain["load"]["top_p"] == 1.0
+    assert list(plain["load"]["streams"]) == [1, 2]
+    assert plain["draft"]["block_size"] is None
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "wanted"),
+    [
+        ("load.streams=[a]", "load.streams[0]", "a whole number"),
+        ("load.streams=[1,true]", "load.streams[1]", "a whole number"),
+        ("load.streams=3", "load.streams", "a list"),
+        ("load.streams[0]=1", "load.streams", "a list"),
+        ("load.temperatures=[0.7,hot]", "load.temperatures[1]", "a number"),
+        ("load.block_s=soon", "load.block_s", "a number"),
+        ("load.top_k=null", "load.top_k", "a whole number"),
+        ("load.ignore_eos=maybe", "load.ignore_eos", "true or false"),
+        ("load=[]", "load", "a section with keys such as workload"),
+        ("seed=1.5", "seed", "a whole number"),
+        ("name=null", "name", "a text"),
+        ("name=[x]", "name", "a text"),
+        ("engine=3", "engine", "a section with keys such as build"),
+        ("engine.args=5", "engine.args", "keys and values"),
+        ("engine.env={A: {B: 1}}", "engine.env.A", "a text"),
+        ("engine.platform=tpu", "engine.platform", "one of cuda, cpu"),
+        ("target=null", "target", "a section"),
+        ("node.board_model=3", "node.board_model", "a section"),
+        ("node.board_model.streams=[1]", "node.board_model.streams", "a list of 2 values"),
+        (
+            "objective.weights=[{streams: x, temperature: 0.7, weight: 1}]",
+            "objective.weights[0].streams",
+            "a whole number",
+        ),
+        (
+            "objective.weights=[{streams: 1, temperature: 0.7}]",
+            "objective.weights[0].weight",
+            "a number",
+        ),
+    ],
+)
+def test_value_of_the_wrong_type_is_refused_with_its_dotted_key(
+    override: str, where: str, wanted: str
+) -> None:
+    error = refusal(DEMO, override)
+
+    assert error.where == where
+    assert wanted in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "remedy"),
+    [
+        ("colour=red", "colour", "known are name, target"),
+        ("load.stream=[1]", "load.stream", "did you mean 'streams'?"),
+        ("engine.max_model_len=5", "engine.max_model_len", "known are build"),
+        ("objective.weights=[{stream: 1}]", "objective.weights[0].stream", "'streams'"),
+    ],
+)
+def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remedy: str) -> None:
+    error = refusal(DEMO, override)
+
+    assert (error.where, error.problem) == (where, "is unknown")
+    assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("override", "where"),
+    [
+        ("engine.boot_timeout_s=0", "engine.boot_timeout_s"),
+        ("engine.build=0.32", "engine.build"),
+        ("engine.args.port=80", "engine.args.port"),
+        ("engine.args.speculative_config={}", "engine.args.speculative_config"),
+        ("search.num_finalists=0", "search.num_finalists"),
+        ("search.draft_sample_method=[]", "search.draft_sample_method"),
+        ("load.streams=[]", "load.streams"),
+        ("load.streams=[0]", "load.streams"),
+        ("load.temperatures=[]", "load.temperatures"),
+        ("load.temperatures=[2.1]", "load.temperatures"),
+        ("load.temperatures=[.nan]", "load.temperatures"),
+        ("load.top_p=0", "load.top_p"),
+        ("load.max_tokens=1", "load.max_tokens"),
+        ("load.block_s=0", "load.block_s"),
+        ("load.blocks_per_cell=0", "load.blocks_per_cell"),
+        ("objective.confidence=1", "objective.confidence"),
+        ("objective.weights=[{streams: 1, temperature: 0.7, weight: -1}]", "objective.weights"),
+        ("objective.weights=[{streams: 1, temperature: 0.7, weight: 0}]", "objective.weights"),
+        ("objective.weights=[{streams: 9, temperature: 0.7, weight: 1}]", "objective.weights"),
+        ("node.board_model=null", "objective.step_time"),
+        ("policy.cell_tolerance=-1", "policy.cell_tolerance"),
+        ("draft=null", "draft"),
+    ],
+)
+def test_value_out_of_range_is_refused_with_its_key(override: str, where: str) -> None:
+    assert refusal(DEMO, override).where == where
+
+
+def test_empty_space_is_refused() -> None:
+    error = refusal(DEMO, "search.num_speculative_tokens=[]", "search.baseline=false")
+
+    assert error.where == "search"
+
+
+@pytest.mark.parametrize("override", ["load.block_s", "=3", "load..block_s=3"])
+def test_override_without_key_or_value_is_refused(override: str) -> None:
+    error = refusal(DEMO, override)
+
+    assert error.where == override
+    assert error.remedy == "write it as key=value"
+
+
+@pytest.mark.parametrize("override", ["load.streams=[1", "load.streams={1: "])
+def test_override_that_is_not_yaml_is_refused_with_its_key(override: str) -> None:
+    error = refusal(DEMO, override)
+
+    assert error.where == "load.streams"
+    assert "not YAML" in error.problem
+
+
+def test_interpolation_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^name: .*'nope' not found"):
+        load_config(DEMO, ["name=${nope}"])
+
+
+@pytest.mark.parametrize("key", ["name", "target", "load", "engine", "draft", "node"])
+def test_missing_mandatory_key_is_named(key: str, write: Write) -> None:
+    text = "".join(f"{name}: {value}\n" for name, value in LEAST.items() if name != key)
+
+    error = refusal(write(text))
+
+    assert (error.where, error.problem) == (key, "is missing")
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "where"),
+    [("engine", "{platform: cpu}", "engine.build"), ("target", "{}", "target.path")],
+)
+def test_missing_key_inside_a_section_is_named(
+    section: str, value: str, where: str, write: Write
+) -> None:
+    text = "".join(f"{name}: {text}\n" for name, text in (LEAST | {section: value}).items())
+
+    error = refusal(write(text))
+
+    assert (error.where, error.problem) == (where, "is missing")
+
+
+def test_sections_that_are_left_out_have_their_defaults(write: Write) -> None:
+    config = load_config(write("".join(f"{name}: {text}\n" for name, text in LEAST.items())))
+
+    assert config.production.http_port == 8000
+    assert config.policy.promote == "auto"
+    assert config.objective.step_time == "measured"
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "nothing.yaml")
+
+    assert error.where.endswith("nothing.yaml")
+    assert "cannot be read" in error.problem
+
+
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+
+    assert "cannot be read" in refusal(path).problem
+
+
+def test_file_that_is_not_yaml_is_named_with_the_line(write: Write) -> None:
+    error = refusal(write("name: own\nload: [1,\n"))
+
+    assert error.where.endswith("own.yaml")
+    assert "not YAML" in error.problem
+    assert "line" in error.problem
+
+
+def test_file_that_is_a_list_is_refused(write: Write) -> None:
+    assert refusal(write("- name\n- own\n")).problem == "is not a mapping"
+
+
+def test_missing_include_is_named(write: Write) -> None:
+    error = refusal(write("include: [engine/none]\nname: own\n"))
+
+    assert error.where == "include"
+    assert "'engine/none' in own.yaml" in error.problem
+
+
+def test_include_that_is_no_list_is_refused(write: Write) -> None:
+    assert refusal(write("include: engine/cpu\nname: own\n")).where == "include"
+
+
+def test_include_circle_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.config.CONF_DIR", tmp_path)
+    (tmp_path / "a.yaml").write_text("include: [b]\n")
+    (tmp_path / "b.yaml").write_text("include: [a]\n")
+
+    error = refusal(tmp_path / "a.yaml")
+
+    assert (error.where, error.remedy) == ("include", "break the circle")
+
+
+def test_file_included_twice_on_different_ways_is_no_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.config.CONF_DIR", tmp_path)
+    (tmp_path / "base.yaml").write_text("seed: 5\n")
+    (tmp_path / "a.yaml").write_text("include: [base]\n")
+    (tmp_path / "b.yaml").write_text("include: [a, base]\nspeed: 1\n")
+
+    assert refusal(tmp_path / "b.yaml").where == "speed"
+
+
+@pytest.mark.parametrize("promote", ["auto", "never"])
+def test_modelled_step_time_never_decides_what_a_real_board_serves(promote: str) -> None:
+    board = load_config(DEMO).node.board_model
+    assert board is not None
+    model = (
+        f"node.board_model={{name: m, source: s, base_s: {board.base_s}, verify_s_per_token: 0.001,"
+        " draft_s: 0.01, streams: [1, 16], depths: [0, 5]}"
+    )
+    overrides = [model, "objective.step_time=modelled", f"policy.promote={promote}"]
+    if promote == "never":
+        assert load_config(QWEN, overrides).board() is not None
+    else:
+        assert refusal(QWEN, *overrides).where == "objective.step_time"
