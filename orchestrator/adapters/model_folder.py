@@ -71,12 +71,21 @@ def draft_facts(path: Path, where: str) -> DraftFacts:
     """
     config = read_config(path, where)
     require_weights(path, where)
-    nested = config.get("dflash_config") or {}
-    block_size = config.get("block_size", nested.get("block_size"))
-    architectures = config.get("architectures") or [None]
+    nested = config.get("dflash_config")
+    block_size = config.get("block_size")
+    if block_size is None and isinstance(nested, Mapping):
+        block_size = nested.get("block_size")
+    if block_size is not None and type(block_size) is not int:
+        raise ConfigError(
+            where, f"'{path}' says block_size {block_size!r}, which is no number of tokens",
+            "repair its config.json",
+        )  # fmt: skip
+    architectures = config.get("architectures")
     return DraftFacts(
-        block_size=None if block_size is None else int(block_size),
-        architecture=architectures[0],
+        block_size=block_size,
+        architecture=architectures[0]
+        if isinstance(architectures, list) and architectures
+        else None,
         vocab_size=config.get("vocab_size"),
     )
 

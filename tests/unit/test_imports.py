@@ -1,0 +1,151 @@
+"""Imports point one way; outside libraries stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "core": {"errors"},
+    "config_faults": {"errors"},
+    "config_types": {"core", "errors"},
+    "config": {"config_faults", "config_types", "errors"},
+    "ports": {"core"},
+    "load": {"core", "errors", "ports"},
+    "fakes": {"core", "errors", "ports"},
+    "adapters": {"core", "errors", "ports", "serve_apps"},
+    "events": {"ports"},
+    "report": {"core"},
+    "trial": {"core", "errors", "ports"},
+    "study": {"core", "events", "trial"},
+    "promote": {"errors", "events", "ports"},
+    "compose": {
+        *("adapters", "config", "core", "errors", "load", "study", "trial", "version"),
+        "serve_apps",
+    },
+    "commands": {
+        *("adapters", "compose", "config", "core", "errors", "events", "ports", "promote"),
+        *("report", "study"),
+    },
+    "cli": {"commands", "config", "errors", "version"},
+    "__main__": {"cli"},
+    "serve_apps": set(),
+}
+"""What each unit, a module or package of orchestrator or serve_apps, may import beside itself."""
+
+HOMES = {
+    "ray": {
+        *("study", "compose", "serve_apps"),
+        *("adapters.serve_engine", "adapters.serve_production", "adapters.serve_reaper"),
+    },
+    "mlflow": {"adapters.mlflow_tracker"},
+    "aiohttp": {"load.client", "serve_apps"},
+    "omegaconf": {"config"},
+    "pynvml": {"adapters.node"},
+    "vllm": {"serve_apps"},
+    "torch": {"serve_apps"},
+    "triton": {"serve_apps"},
+}
+"""By library: the modules below orchestrator, or serve_apps, that may import it."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in ("orchestrator", "serve_apps"):
+        for path in sorted((PROJECT / package).rglob("*.py")):
+            parts = path.relative_to(PROJECT).with_suffix("").parts
+            yield ".".join(part for part in parts if part != "__init__"), path
+
+
+@cache
+def graph() -> dict[str, frozenset[str]]:
+    """Return what every module imports, in whatever place; ours by module, others by name."""
+    known = {name for name, _ in modules()}
+    return {name: frozenset(imports(path, known)) for name, path in modules()}
+
+
+def imports(path: Path, known: set[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                yield below if below in known else node.module
+
+
+def unit(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "orchestrator" and len(parts) > 1 else parts[0]
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] in ("orchestrator", "serve_apps")
+
+
+def test_walk_finds_what_it_judges() -> None:
+    assert "orchestrator.core.types" in graph()["orchestrator.trial"]
+    assert "orchestrator.compose" in graph()["orchestrator.commands"]
+    assert "ray" in graph()["orchestrator.study"]
+    assert "orchestrator.commands" in graph()["orchestrator.cli"], "inside a function"
+
+
+@pytest.mark.parametrize("name", sorted(graph()))
+def test_module_imports_only_what_lies_below_it(name: str) -> None:
+    own = unit(name)
+    if name == "orchestrator":
+        own = "version"
+    assert own in ALLOWED, f"give {own} its place in ALLOWED"
+
+    targets = {unit(target) for target in graph()[name] if is_ours(target)}
+
+    assert targets <= ALLOWED[own] | {own}
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_library_is_imported_in_its_home_only(library: str) -> None:
+    users = {
+        name
+        for name, targets in graph().items()
+        if any(target.partition(".")[0] == library for target in targets)
+    }
+    homes = HOMES[library]
+
+    assert {
+        name
+        for name in users
+        if name.removeprefix("orchestrator.") not in homes and unit(name) not in homes
+    } == set()
+
+
+def test_core_knows_libraries_that_only_compute() -> None:
+    foreign = {
+        target.partition(".")[0]
+        for name, targets in graph().items()
+        if unit(name) == "core"
+        for target in targets
+        if not is_ours(target) and target.partition(".")[0] not in sys.stdlib_module_names
+    }
+
+    assert foreign <= {"numpy", "scipy", "prometheus_client"}
+
+
+def test_imports_make_no_circle() -> None:
+    ours = {
+        name: {target for target in targets if is_ours(target)} for name, targets in graph().items()
+    }
+    try:
+        TopologicalSorter(ours).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
