@@ -25,7 +25,7 @@ _LOG_EVERY_S = 30.0
 _HEALTH_TIMEOUT_S = 25.0
 
 Head = tuple[int, dict[str, str]]
-"""Status and headers: the first item of `forward`."""
+"""Status and headers of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,18 +118,21 @@ class Engine:
 
     async def forward(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
-    ) -> AsyncGenerator[Head | bytes, None]:
+    ) -> AsyncGenerator[Head | bytes | None, None]:
         """Forward one request to the engine; for a streaming handle.
 
         Closing the generator, or cancelling the handle's response, aborts the request in the
         engine.
 
         Yields:
-            Status and headers first, then the body's chunks exactly as the engine sent them.
+            None at once: this replica has the request (a caller can tell a slow prefill from a
+            replica that is not there). Then status and headers, then the body's chunks exactly as
+            the engine sent them.
 
         Raises:
             EngineNotRunning: The engine does not answer, or stopped in the middle.
         """
+        yield None
         try:
             async with self._process.http.stream(method, path, headers=headers, body=body) as (
                 status,

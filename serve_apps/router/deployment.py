@@ -42,6 +42,7 @@ _NOT_THERE = (
     RayServeException,  # no application of that name
     DeploymentUnavailableError,
     ray.exceptions.RayActorError,
+    TimeoutError,  # no replica accepted it
 )
 
 
@@ -74,7 +75,13 @@ class _Upstream:
 class Router:
     """Serves the OpenAI routes over engine applications with weights that change in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, assign_timeout_s: float) -> None:
+        """Start without weights: every request is answered 503.
+
+        Args:
+            assign_timeout_s: How long an engine may take to accept a request (not to answer it).
+        """
+        self._assign_timeout_s = assign_timeout_s
         self._weights: dict[str, float] = {}
         self._handles: dict[str, DeploymentHandle[Any]] = {}
         self._source = random.Random()
@@ -133,8 +140,10 @@ class Router:
             "DeploymentResponseGenerator[Any]", handle.remote(method, target, headers, body)
         )
         try:
+            # A replica that restarts takes minutes, and Serve would let the request wait for it.
+            await asyncio.wait_for(anext(items), self._assign_timeout_s)
             head = await anext(items)
-        except asyncio.CancelledError:  # the client gave up before the first token
+        except (asyncio.CancelledError, TimeoutError):  # or the client gave up before the answer
             _cancel(items)
             raise
         return _Upstream(app, items, head)
@@ -158,6 +167,7 @@ def router_app(
     max_ongoing_requests: int = 1024,
     graceful_shutdown_timeout_s: float = 60.0,
     num_cpus: float = 0.0,
+    assign_timeout_s: float = 10.0,
 ) -> Application:
     """Return the ingress application; its weights come as `user_config`.
 
@@ -166,6 +176,8 @@ def router_app(
         max_ongoing_requests: Streams that one replica carries at once.
         graceful_shutdown_timeout_s: How long streams may run on when a replica goes.
         num_cpus: Reserved CPUs of each replica.
+        assign_timeout_s: How long an engine may take to accept a request before another one gets
+            it, or the client a 503: a replica that restarts, or is at max_ongoing_requests.
     """
     return serve.deployment(
         name=DEPLOYMENT_NAME,
@@ -174,4 +186,4 @@ def router_app(
         max_ongoing_requests=max_ongoing_requests,
         graceful_shutdown_timeout_s=graceful_shutdown_timeout_s,
         user_config={"weights": {}},
-    )(Router).bind()
+    )(Router).bind(assign_timeout_s)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,6 +44,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
+_ROUTE = "/llm"
 _HOST = "127.0.0.2"  # Ray replaces 127.0.0.1 by the outside address
 
 
@@ -70,7 +73,7 @@ class Cluster:
     ) -> tuple[int, dict[str, str], bytes]:
         connection = HTTPConnection("127.0.0.1", self.http_port, timeout=30)
         payload = None if body is None else json.dumps(body)
-        connection.request(method, path, payload, headers or {})
+        connection.request(method, _ROUTE + path, payload, headers or {})
         answer = connection.getresponse()
         found = answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
         connection.close()
@@ -114,15 +117,16 @@ def cluster() -> Iterator[Cluster]:
     url = f"http://127.0.0.1:{dashboard}"
     try:
         _until(lambda: _answers(f"{url}/api/version"), within_s=60)
-        ray.init(address=f"{_HOST}:{gcs}", log_to_driver=False, logging_level="ERROR")
+        ray.init(address=f"{_HOST}:{gcs}", log_to_driver=False, logging_level=logging.ERROR)
         serve.start(
             proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": http_port}
         )
         yield Cluster(url, http_port)
     finally:
         ray.shutdown()
-        left = procfs.end(head.pid, None, grace_s=10)
+        left = procfs.end(head.pid, None, grace_s=3)
         head.wait(10)
+        shutil.rmtree(temp, ignore_errors=True)
         assert not left
 
 
@@ -153,10 +157,16 @@ def make_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[st
     return make
 
 
-def _bring_up(name: str, spec: dict[str, Any]) -> Any:
-    options = EngineOptions(node_id=ray.nodes()[0]["NodeID"], health_check_period_s=1.0)
+def _deploy(name: str, spec: dict[str, Any]) -> None:
+    options = EngineOptions(
+        node_id=ray.get_runtime_context().get_node_id(), health_check_period_s=1.0
+    )
     target = serve.RunTarget(target=trial_app(spec, options), name=name, route_prefix=None)
     serve.run_many([target], wait_for_applications_running=False)
+
+
+def _bring_up(name: str, spec: dict[str, Any]) -> Any:
+    _deploy(name, spec)
     return _until(lambda: _settled(name))
 
 
@@ -184,6 +194,18 @@ def test_trial_app_boot_failure_is_told_with_its_cause(cluster: Cluster, make_sp
     assert error is not None
     assert error.kind is BootFailure.OUT_OF_MEMORY
     assert "CUDA out of memory" in error.cause
+
+
+def test_trial_app_deleted_in_mid_boot_leaves_no_process(
+    cluster: Cluster, make_spec: Any, tmp_path: Path
+) -> None:
+    spec = {**make_spec(FAIL="hang"), "log_path": str(tmp_path / "{boot_id}"), "boot_timeout_s": 90}
+    _deploy("trial-e", spec)
+    log = _until(lambda: next(tmp_path.iterdir(), None))
+    _until(lambda: "Using V2" in log.read_text())
+    assert _processes(log.name)
+    serve.delete("trial-e")
+    _until(lambda: not _processes(log.name), within_s=5)
 
 
 def test_replica_killed_leaves_no_engine_and_restarts_as_another_boot(
@@ -218,7 +240,7 @@ def _completion(**fields: Any) -> dict[str, Any]:
 def _open_stream(cluster: Cluster, max_tokens: int) -> socket.socket:
     body = json.dumps(_completion(max_tokens=max_tokens, stream=True)).encode()
     stream = socket.create_connection(("127.0.0.1", cluster.http_port), timeout=30)
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {_ROUTE}/v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     stream.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return stream
 
@@ -244,6 +266,11 @@ def _running(cluster: Cluster, *names: str) -> bool:
     return all(found.get(name, {}).get("status") == "RUNNING" for name in names)
 
 
+def _router(weights: dict[str, float]) -> dict[str, Any]:
+    args = {"assign_timeout_s": 3.0}
+    return router_entry("production", weights, route_prefix=_ROUTE, args=args)
+
+
 @pytest.fixture(scope="module")
 def production(cluster: Cluster, make_spec: Any) -> Callable[..., None]:
     """PUT two engine versions and the router; return a way to PUT other weights."""
@@ -254,7 +281,7 @@ def production(cluster: Cluster, make_spec: Any) -> Callable[..., None]:
 
     def put(**weights: float) -> None:
         named = {name.replace("_", "-"): weight for name, weight in weights.items()}
-        cluster.applications([*engines, router_entry("production", named)])
+        cluster.applications([*engines, _router(named)])
 
     put(engine_1=1.0)
     _until(lambda: _running(cluster, "engine-1", "engine-2", "production"))
@@ -314,3 +341,33 @@ def test_client_that_disconnects_aborts_the_request_in_the_engine(
     engine = serve.get_app_handle("engine-1")
     aborted = 'vllm:request_success_total{engine="0",finished_reason="abort",model_name="served"} 1'
     _until(lambda: aborted in engine.metrics_text.remote().result(), within_s=10)
+
+
+def test_router_passes_over_an_engine_that_is_not_there(
+    cluster: Cluster, production: Callable[..., None]
+) -> None:
+    production(engine_2=0.001, engine_9=1.0)
+    _until(lambda: cluster.request("GET", "/health")[1]["x-specpilot-version"] == "engine-2")
+    assert cluster.request("POST", "/v1/completions", _completion())[0] == 200
+
+
+def test_router_passes_over_an_engine_that_restarts(
+    cluster: Cluster, production: Callable[..., None]
+) -> None:
+    production(engine_1=1.0, engine_2=0.001)
+    handle = serve.get_app_handle("engine-1")
+    boot = handle.boot_id.remote().result()
+    os.kill(_parent(_parent(handle.facts.remote().result()["pid"])), signal.SIGKILL)
+    status, headers, _ = cluster.request("POST", "/v1/completions", _completion())
+    assert (status, headers["x-specpilot-version"]) == (200, "engine-2")
+    assert _until(lambda: _boot_id_or_none(handle)) != boot
+
+
+def test_router_whose_engine_was_taken_away_says_503_at_once(
+    cluster: Cluster, production: Callable[..., None]
+) -> None:
+    cluster.applications([_router({"engine-2": 1.0})])
+    _until(lambda: not {"engine-1", "engine-2"} & set(cluster.applications()))
+    asked = time.monotonic()
+    assert cluster.request("POST", "/v1/completions", _completion())[0] == 503
+    assert time.monotonic() - asked < 5
