@@ -6,7 +6,8 @@ Boots the real engine over HTTP once per rule pair (and once without speculation
 given number of streams busy, and reads the engine's own counters before and after a window.
 A request-step is one draft of one request: its rate is the delta of
 `vllm:spec_decode_num_drafts` by wall time. The speeds mean nothing for a GPU; they say how
-long a study on a CPU takes.
+long a study on a CPU takes. The CPU time per request-step, over all processes of the engine,
+hardly depends on what else the machine does, and so tells a slow engine from a busy machine.
 """
 
 import argparse
@@ -67,6 +68,7 @@ class Measurement:
     rule: tuple[str, str] | None
     boot_s: float
     window_s: float
+    cpu_s: float
     num_drafts: float
     num_accepted_tokens: float
     num_output_tokens: float
@@ -78,7 +80,8 @@ class Measurement:
         steps = f"{self.num_drafts / self.window_s:.1f}" if drafted else "-"
         length = f"{1 + self.num_accepted_tokens / self.num_drafts:.3f}" if drafted else "-"
         tokens = f"{self.num_output_tokens / self.window_s:.1f}"
-        return f"{name:26}{steps:>16}{tokens:>10}{length:>19}{self.boot_s:>8.1f}"
+        cost = f"{1000 * self.cpu_s / self.num_drafts:.1f}" if drafted else "-"
+        return f"{name:26}{steps:>16}{tokens:>10}{length:>19}{cost:>13}{self.boot_s:>8.1f}"
 
 
 def command(options: Options, rule: tuple[str, str] | None) -> list[str]:
@@ -130,12 +133,26 @@ def counters(port: int) -> dict[str, float]:
     return found
 
 
+def cpu_seconds(group: int) -> float:
+    """Return the CPU time that the processes of a group have used so far."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # ended meanwhile
+            continue
+        # After the name: state, parent, group, ...; user and system time are fields 14 and 15.
+        if int(fields[2]) == group:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def engine(options: Options, rule: tuple[str, str] | None) -> Iterator[float]:
+def engine(options: Options, rule: tuple[str, str] | None) -> Iterator[tuple[float, int]]:
     """Boot an engine and end its process group afterwards.
 
     Yields:
-        Seconds from the start of the process to its first completion.
+        Seconds from the start of the process to its first completion, and its process group.
 
     Raises:
         RuntimeError: The engine ended or did not answer in time; the log says why.
@@ -151,7 +168,7 @@ def engine(options: Options, rule: tuple[str, str] | None) -> Iterator[float]:
         )
     try:
         _wait_ready(options.port, process, started, options.log)
-        yield time.monotonic() - started
+        yield time.monotonic() - started, process.pid
     finally:
         _end(process)
 
@@ -184,7 +201,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def measure(options: Options, rule: tuple[str, str] | None) -> Measurement:
     """Boot one engine, keep the streams busy, and return the figures of one window."""
-    with engine(options, rule) as boot_s:
+    with engine(options, rule) as (boot_s, group):
         stop = threading.Event()
         streams = [
             threading.Thread(target=_stream, args=(options, index, stop), daemon=True)
@@ -193,14 +210,15 @@ def measure(options: Options, rule: tuple[str, str] | None) -> Measurement:
         for stream in streams:
             stream.start()
         time.sleep(_WARM_UP_S)
-        before, began = counters(options.port), time.monotonic()
+        before, began, used = counters(options.port), time.monotonic(), cpu_seconds(group)
         time.sleep(options.seconds)
         after, window_s = counters(options.port), time.monotonic() - began
+        cpu_s = cpu_seconds(group) - used
         stop.set()
         for stream in streams:
             stream.join(timeout=120)
     deltas = {name: after[name] - before[name] for name in _COUNTERS}
-    return Measurement(rule=rule, boot_s=boot_s, window_s=window_s, **deltas)
+    return Measurement(rule=rule, boot_s=boot_s, window_s=window_s, cpu_s=cpu_s, **deltas)
 
 
 def _stream(options: Options, index: int, stop: threading.Event) -> None:
@@ -244,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     write(
         f"{'draft + verification':26}{'request-steps/s':>16}{'tokens/s':>10}"
-        f"{'acceptance length':>19}{'boot s':>8}\n"
+        f"{'acceptance length':>19}{'CPU ms/step':>13}{'boot s':>8}\n"
     )
     for rule in _RULES:
         write(measure(options, rule).row() + "\n")
