@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from serve_apps.engine.errors import (
 )
 from serve_apps.engine.facts import EngineFacts, parse_capacity, parse_speculation
 from serve_apps.engine.http import EngineHttp, HttpError
+from serve_apps.engine.questions import complete_once, get_json, is_healthy
 from serve_apps.engine.spec import (
     BOOT_ID_VARIABLE,
     HOST,
@@ -43,7 +43,8 @@ _GUARD = (
 )
 _POLL_S = 0.25
 _QUESTION_TIMEOUT_S = 10.0
-# /server_info collects the system's environment (pip, driver) on its first call.
+_SERVER_INFO = "/server_info?config_format=json"
+# It collects the system's environment (pip, driver) on its first call.
 _SERVER_INFO_TIMEOUT_S = 120.0
 
 
@@ -219,16 +220,18 @@ class EngineProcess:
 
     async def is_healthy(self, *, timeout_s: float) -> bool:
         """Return whether /health answers 200 in time."""
-        try:
-            return (await self.http.request("GET", "/health", timeout_s=timeout_s)).status == 200
-        except HttpError:
-            return False
+        return await is_healthy(self.http, timeout_s=timeout_s)
 
     async def _check_identity(self) -> None:
         """Refuse an older server, or another boot, that answers on our port."""
-        self._raise_if_exited()
-        models = await self._json("/v1/models", _QUESTION_TIMEOUT_S) or {}
-        names = [str(model.get("id")) for model in models.get("data", [])]
+        models: dict[str, Any] | None = None
+        for _ in range(20):
+            self._raise_if_exited()
+            models = await self._json("/v1/models")
+            if models is not None:
+                break
+            await asyncio.sleep(_POLL_S)
+        names = [str(model.get("id")) for model in (models or {}).get("data", [])]
         if boot_alias(self.boot_id) not in names:
             raise self._failed(
                 BootFailure.IDENTITY,
@@ -237,13 +240,23 @@ class EngineProcess:
 
     async def _first_completion(self, deadline: float) -> None:
         """Get one completion; an engine can be healthy and yet answer none."""
-        limit = min(deadline, time.monotonic() + self.spec.first_completion_timeout_s)
-        question = asyncio.ensure_future(self._complete(limit - time.monotonic()))
-        while not question.done():
-            await asyncio.wait({question}, timeout=_POLL_S)
-            if not question.done() and not self.is_alive():
-                question.cancel()
-        problem = "cancelled" if question.cancelled() else question.result()
+        limit_s = min(deadline - time.monotonic(), self.spec.first_completion_timeout_s)
+        question = asyncio.ensure_future(
+            complete_once(
+                self.http,
+                # Under the boot's own name: the completion, too, proves who answers.
+                model=boot_alias(self.boot_id),
+                prompt=self.spec.readiness_prompt,
+                max_tokens=self.spec.readiness_max_tokens,
+                timeout_s=max(0.1, limit_s),
+            )
+        )
+        try:
+            while not question.done() and self.is_alive():
+                await asyncio.wait({question}, timeout=_POLL_S)
+            problem = question.result() if question.done() else "the engine exited"
+        finally:
+            question.cancel()
         if problem is None:
             return
         # An engine core that dies of the first request takes the server down a moment later.
@@ -252,43 +265,16 @@ class EngineProcess:
             await asyncio.sleep(_POLL_S / 2)
         raise self._failed(BootFailure.TIMEOUT, f"/health says 200, but {problem}")
 
-    async def _complete(self, timeout_s: float) -> str | None:
-        """Return None when the engine generated tokens, else what it did instead."""
-        body = {
-            # Under the boot's own name: the completion, too, proves who answers.
-            "model": boot_alias(self.boot_id),
-            "prompt": self.spec.readiness_prompt,
-            "max_tokens": self.spec.readiness_max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
-        try:
-            answer = await self.http.request(
-                "POST", "/v1/completions", timeout_s=max(0.1, timeout_s), body=body
-            )
-        except HttpError as error:
-            return f"no completion came within {timeout_s:.0f} s ({type(error).__name__})"
-        text = answer.body.decode(errors="replace")
-        if answer.status != 200:
-            return f"a completion is answered with HTTP {answer.status}: {text[:300]}"
-        usage = json.loads(text).get("usage") or {}
-        if not usage.get("completion_tokens"):
-            return f"a completion came back without tokens: {text[:300]}"
-        return None
-
-    async def _json(self, path: str, timeout_s: float) -> dict[str, Any] | None:
-        try:
-            answer = await self.http.request("GET", path, timeout_s=timeout_s)
-            value = json.loads(answer.body) if answer.status == 200 else None
-        except (*HttpError, ValueError):
-            return None
-        return value if isinstance(value, dict) else None
+    async def _json(
+        self, path: str, timeout_s: float = _QUESTION_TIMEOUT_S
+    ) -> dict[str, Any] | None:
+        return await get_json(self.http, path, timeout_s=timeout_s)
 
     async def _collect_facts(self, boot_time_s: float) -> EngineFacts:
         log = parse_facts(self.log.text())
-        version = await self._json("/version", _QUESTION_TIMEOUT_S) or {}
-        info = await self._json("/server_info?config_format=json", _SERVER_INFO_TIMEOUT_S) or {}
-        models = await self._json("/v1/models", _QUESTION_TIMEOUT_S) or {}
+        version = await self._json("/version") or {}
+        info = await self._json(_SERVER_INFO, _SERVER_INFO_TIMEOUT_S) or {}
+        models = await self._json("/v1/models") or {}
         lengths = [model.get("max_model_len") for model in models.get("data", [])]
         config = info.get("vllm_config")
         resolved = config if isinstance(config, dict) else None  # text before it knew JSON
