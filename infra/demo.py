@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from ray.job_submission import JobSubmissionClient
 
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import PortInUseError, StartError
+from orchestrator.config import load_config
 
 PROJECT = Path(__file__).resolve().parents[1]
 EXCLUDES = (".git", ".venv*", ".engines", ".specpilot", "tests", "docs")
@@ -26,6 +30,10 @@ JOB_ENV = {
     "PYTHONUNBUFFERED": "1",
 }
 NOTHING_PROMOTED = 3
+RAY_CHATTER = re.compile(
+    r"\d{4}-\d\d-\d\d [\d:,]+\t(INFO|SUCC|ERR|WARNING) \w+\.py:\d+ -- |Running entrypoint for job "
+)
+"""Log lines of `ray job submit` itself: uploads, next steps, and the job's output once more."""
 
 
 def main() -> int:
@@ -63,8 +71,9 @@ def main() -> int:
             print(f"error: processes that could not be ended: {left}", file=sys.stderr)
 
 
-def _with_cluster(cluster: LocalCluster, args: argparse.Namespace, say: object) -> int:
-    assert callable(say)
+def _with_cluster(
+    cluster: LocalCluster, args: argparse.Namespace, say: Callable[[str], None]
+) -> int:
     say(f"MLflow: {cluster.mlflow_uri}")
     say(f"Ray: {cluster.dashboard_url}, two nodes of one GB10 token each")
     status = run_study(cluster, args.study, args.overrides)
@@ -75,7 +84,8 @@ def _with_cluster(cluster: LocalCluster, args: argparse.Namespace, say: object) 
         print(f"nothing was promoted; results: {cluster.mlflow_uri}", flush=True)
     if args.keep and status in (0, NOTHING_PROMOTED):
         print("production and MLflow stay up; Ctrl-C ends them", flush=True)
-        signal.pause()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
     return status
 
 
@@ -87,33 +97,46 @@ def run_study(cluster: LocalCluster, study: Path, overrides: list[str]) -> int:
         sys.executable, "-m", "ray.scripts.scripts", "job", "submit",
         "--address", cluster.dashboard_url, "--submission-id", submission_id,
         "--working-dir", str(PROJECT), "--runtime-env-json", json.dumps(runtime_env),
-        "--", "python", "-m", "orchestrator", "study", str(study), *local_settings(cluster),
-        *overrides,
+        "--", "python", "-m", "orchestrator", "study", str(study),
+        *local_settings(cluster, study, overrides),
     ]  # fmt: skip
-    process = subprocess.Popen(command, env=cluster.environment(), cwd=PROJECT)
+    print(f"$ ray job submit --working-dir . -- {' '.join(command[command.index('--') + 1 :])}")
+    process = subprocess.Popen(
+        command, env=cluster.environment(), cwd=PROJECT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
     client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
     try:
-        process.wait()
+        show(process)
     except KeyboardInterrupt:
+        print("stopping the study; its engines are ended first", flush=True)
         client.stop_job(submission_id)
-        process.wait()
+        show(process)
         raise
     code = client.get_job_info(submission_id).driver_exit_code
     return 1 if code is None else int(code)
 
 
-def local_settings(cluster: LocalCluster) -> list[str]:
+def show(process: subprocess.Popen[str]) -> None:
+    """Print the job's output until it ends, without what Ray says of its own packaging."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not RAY_CHATTER.match(line):
+            print(line, end="", flush=True)
+    process.wait()
+
+
+def local_settings(cluster: LocalCluster, study: Path, overrides: list[str]) -> list[str]:
     """Return the overrides that this machine needs.
 
     Production outlives the job, and with it the job's copy of the working directory, so model
     folders are named by absolute paths.
     """
-    models = PROJECT / "infra" / "tiny_models"
-    return [
-        f"target.path={models / 'target'}",
-        f"draft.path={models / 'draft'}",
-        f"production.http_port={cluster.ports.http}",
-    ]
+    config = load_config(PROJECT / study, overrides)
+    settings = [f"target.path={(PROJECT / config.target.path).resolve()}"]
+    if config.draft is not None:
+        settings.append(f"draft.path={(PROJECT / config.draft.path).resolve()}")
+    return [*overrides, *settings, f"production.http_port={cluster.ports.http}"]
 
 
 def closing_lines(cluster: LocalCluster) -> list[str]:

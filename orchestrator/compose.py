@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,157 +16,27 @@ from typing import Any
 import ray
 from ray import serve
 
-from orchestrator.adapters import mlflow_tracker, model_folder
+from orchestrator.adapters import mlflow_tracker
 from orchestrator.adapters.clock import SystemClock
 from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
 from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease, start_reaper
-from orchestrator.config import StudyConfig, config_to_dict
-from orchestrator.core.identity import digest, study_id
-from orchestrator.core.premises import Premises
+from orchestrator.config import StudyConfig
 from orchestrator.core.promotion import GateSettings
 from orchestrator.core.race import RaceSettings
-from orchestrator.core.space import (
-    DraftFacts,
-    EngineTraits,
-    SpaceSettings,
-    build_arms,
-    speculative_config,
-)
+from orchestrator.core.space import speculative_config
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.load.streams import ClosedLoop, LoadSettings
-from orchestrator.load.workload import Workload, load_workload
+from orchestrator.load.workload import Workload
+from orchestrator.prepare import resolve
 from orchestrator.study import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
-from orchestrator.version import VERSION
 from serve_apps.cpu import environment as cpu_environment
 from serve_apps.engine.deployment import EngineOptions
 from serve_apps.engine.spec import EngineSpec
-
-PROJECT_DIR = Path(__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A study whose inputs were read and found legal; nothing was started."""
-
-    config: StudyConfig
-    arms: tuple[Arm, ...]
-    workload: Workload
-    draft: DraftFacts | None
-    study_id: str
-    notes: tuple[str, ...]
-    """What could not be checked on this machine."""
-
-
-def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
-    """Read and check all inputs of a study.
-
-    Args:
-        config: The study.
-        models_must_exist: Whether model folders have to be readable here; a plan does without.
-
-    Raises:
-        ConfigError: An input is missing, broken or illegal.
-    """
-    notes: list[str] = []
-    target = resolve(config.target.path)
-    if models_must_exist or target.is_dir():
-        model_folder.require_target(target, "target.path")
-    else:
-        notes.append(f"target.path: '{target}' is not on this machine; not checked")
-    draft = _draft_facts(config, models_must_exist=models_must_exist, notes=notes)
-    arms = build_arms(
-        SpaceSettings(
-            baseline=config.search.baseline,
-            draft_sample_method=config.search.draft_sample_method,
-            rejection_sample_method=config.search.rejection_sample_method,
-            num_speculative_tokens=config.search.num_speculative_tokens,
-        ),
-        EngineTraits(
-            build=config.engine.build,
-            platform=config.engine.platform,
-            model_runner=config.engine.model_runner,
-        ),
-        draft,
-        promotable=config.policy.promote != "never",
-    )
-    if config.engine.python is not None and not Path(config.engine.python).is_file():
-        problem = f"'{config.engine.python}' is no interpreter here"
-        if models_must_exist:
-            raise ConfigError("engine.python", problem, "build the engine or correct the path")
-        notes.append(f"engine.python: {problem}; not checked")
-    return Prepared(
-        config=config,
-        arms=arms,
-        workload=load_workload(resolve(config.load.workload)),
-        draft=draft,
-        study_id=study_id(config.name, identity(config)),
-        notes=tuple(notes),
-    )
-
-
-def _draft_facts(
-    config: StudyConfig, *, models_must_exist: bool, notes: list[str]
-) -> DraftFacts | None:
-    if config.draft is None:
-        return None
-    path = resolve(config.draft.path)
-    if models_must_exist or path.is_dir():
-        facts = model_folder.draft_facts(path, "draft.path")
-        stated = config.draft.block_size
-        if stated is not None and facts.block_size not in (None, stated):
-            raise ConfigError(
-                "draft.block_size", f"{stated} is stated, but '{path}' says {facts.block_size}",
-                "remove it or correct it",
-            )  # fmt: skip
-        return facts
-    notes.append(f"draft.path: '{path}' is not on this machine; block size and kind as stated")
-    return DraftFacts(
-        block_size=config.draft.block_size,
-        architecture=config.draft.architecture,
-        vocab_size=None,
-    )
-
-
-def identity(config: StudyConfig) -> dict[str, Any]:
-    """Return what makes a study the same study: no paths, hosts or places to store results."""
-    plain = config_to_dict(config)
-    for section in ("tracking", "production"):
-        plain.pop(section)
-    plain["target"] = plain["draft"] = None
-    plain["engine"].pop("python")
-    plain["load"]["workload"] = Path(config.load.workload).name
-    return plain
-
-
-def premises(prepared: Prepared) -> Premises:
-    """Return the conditions that the study's numbers will depend on."""
-    config = prepared.config
-    engine: dict[str, object] = {"args": config.engine.args, "env": config.engine.env}
-    return Premises(
-        engine_build=config.engine.build,
-        engine_args_digest=digest(engine),
-        target_digest=model_folder.folder_digest(resolve(config.target.path)),
-        draft_digest=(
-            None if config.draft is None else model_folder.folder_digest(resolve(config.draft.path))
-        ),
-        node_kind=config.node.kind,
-        workload_digest=prepared.workload.digest,
-        sampling={"top_p": config.load.top_p, "top_k": float(config.load.top_k)},
-        step_time=config.objective.step_time,
-        board_model=None if config.board() is None else config.node.kind,
-        specpilot_version=VERSION,
-    )
-
-
-def resolve(path: str) -> Path:
-    """Return an absolute path; a relative one starts at the project's folder."""
-    given = Path(path).expanduser()
-    return given if given.is_absolute() else PROJECT_DIR / given
 
 
 def state_dir() -> Path:
@@ -227,6 +99,10 @@ def load_client(config: StudyConfig, workload: Workload) -> ClosedLoop:
         request_timeout_s=load.request_timeout_s,
     )
     return ClosedLoop(workload, settings=settings)
+
+
+CLAIM = "specpilot-study"
+"""Name of the actor that only one study or promotion on a cluster can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,39 +184,97 @@ class Cluster:
 
     dashboard_url: str
     num_trial_nodes: int
-    """Nodes that offer both tokens."""
-    free_engine_tokens: float
+    """Boards that are free for trials now; one that serves is not."""
 
 
 def join_ray(config: StudyConfig) -> Cluster:
-    """Join the running Ray and check that it can run the study.
+    """Join the running Ray; a second call is a second look at its free boards.
 
     Raises:
         ConfigError: There is no Ray, or no node offers the tokens.
     """
     address = os.environ.get("RAY_ADDRESS", "auto")
     try:
-        context: Any = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        _require_answer(address)
+        context: Any = ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            ignore_reinit_error=True,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"ray at '{address}'", "no running Ray answers",
             "start one and use `ray job submit`, or set RAY_ADDRESS",
         ) from error  # fmt: skip
     node = config.node
     offers = [item["Resources"] for item in _ray_nodes() if item["Alive"]]
-    both = [r for r in offers if r.get(node.engine_token) and r.get(node.slot_token)]
-    if not both:
+    if not any(r.get(node.engine_token) and r.get(node.slot_token) for r in offers):
         raise ConfigError(
             "node.slot_token",
             f"no node of this Ray offers both '{node.engine_token}' and '{node.slot_token}'",
             'start the nodes with --resources=\'{"GB10":1,"trial_slot":1}\' or name your tokens',
         )
-    free = ray.available_resources().get(node.engine_token, 0.0)  # type: ignore[no-untyped-call]
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    tokens = (free.get(node.engine_token, 0.0), free.get(node.slot_token, 0.0))
     return Cluster(
         dashboard_url=f"http://{context.address_info['webui_url']}",
-        num_trial_nodes=len(both),
-        free_engine_tokens=float(free),
+        num_trial_nodes=int(min(tokens)),
     )
+
+
+def _require_answer(address: str) -> None:
+    """Raise OSError or ValueError where nobody listens: Ray itself would try for many minutes.
+
+    ``auto`` is looked up by Ray at once; ``local``, which would start a Ray, is no address.
+    """
+    if address != "auto":
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+
+
+def join_cluster(config: StudyConfig) -> Cluster:
+    """Join the running Ray with Serve and the reaper, and see that a board is free.
+
+    Raises:
+        ConfigError: There is no Ray, Serve's port is taken, or no board is free.
+    """
+    cluster = join_ray(config)
+    if cluster.num_trial_nodes < 1:
+        raise ConfigError(
+            "node.engine_token",
+            f"no board is free: every '{config.node.engine_token}' or "
+            f"'{config.node.slot_token}' is in use",
+            "wait for what holds it, or stop that",
+        )
+    start_serve(config)
+    return cluster
+
+
+@contextmanager
+def one_study_at_a_time(config: StudyConfig) -> Iterator[None]:
+    """Hold the cluster's only claim on trials and production; it ends with this process.
+
+    Raises:
+        ConfigError: Another study or promotion holds it, or there is no Ray.
+    """
+    join_ray(config)
+    try:
+        claim: Any = ray.remote(_Claim).options(name=CLAIM, namespace=CLAIM, num_cpus=0).remote()
+        ray.get(claim.__ray_ready__.remote())
+    except ValueError as error:
+        raise ConfigError(
+            f"ray at '{os.environ.get('RAY_ADDRESS', 'auto')}'",
+            "another study or promotion is under way on it", "wait until it is over",
+        ) from error  # fmt: skip
+    try:
+        yield
+    finally:
+        ray.kill(claim)
+
+
+class _Claim:
+    """Nothing but a name that only one process can hold."""
 
 
 def _ray_nodes() -> list[dict[str, Any]]:
@@ -353,6 +287,9 @@ def start_serve(config: StudyConfig) -> None:
 
     Serve cannot be started from inside a trial: the trial's placement group would capture it.
     """
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    if not _serve_runs():
+        _require_free(config.production.http_host, config.production.http_port)
     serve.start(
         proxy_location="HeadOnly",
         http_options={
@@ -363,19 +300,29 @@ def start_serve(config: StudyConfig) -> None:
     ray.get(start_reaper(TRIAL_PREFIX).__ray_ready__.remote())
 
 
-def sweep_trials(trial_ids: set[str] | None = None, *, wait_s: float = 60.0) -> list[str]:
-    """Delete trial applications and return their names.
+def _serve_runs() -> bool:
+    return bool(serve.status().proxies)
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                "production.http_port", f"{host}:{port} is in use",
+                "free it or choose another port",
+            ) from error  # fmt: skip
+
+
+def sweep_trials(*, wait_s: float = 60.0) -> list[str]:
+    """Delete all trial applications and return their names; only the claim's holder may.
 
     Args:
-        trial_ids: The trials whose applications go; None means all of them.
         wait_s: Longest wait for them to be gone.
     """
-    names = [
-        name
-        for name in serve.status().applications
-        if name.startswith(TRIAL_PREFIX)
-        and (trial_ids is None or name.removeprefix(TRIAL_PREFIX) in trial_ids)
-    ]
+    names = [name for name in serve.status().applications if name.startswith(TRIAL_PREFIX)]
     for name in names:
         serve.delete(name, _blocking=False)
     deadline = time.monotonic() + wait_s

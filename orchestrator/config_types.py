@@ -264,6 +264,9 @@ class PolicyConfig:
     """What must hold before production changes."""
 
     promote: Literal["auto", "never"] = "auto"
+    replace_incomparable_champion: bool = False
+    """Whether a champion on other premises (engine build, arguments, models) may be replaced
+    although no arm of the study can be compared with it."""
     cell_tolerance: float = 0.05
     """Largest relative loss of one cell that its interval may not exclude."""
     min_kv_cache_tokens: int | None = None

@@ -5,6 +5,7 @@
       InfeasibleArm        this arm cannot run here; told to the race, not retried
       TransientError       a process, node or service died; retried up to a limit
       MeasurementError     the window cannot be trusted; no score
+      StudyStopped         somebody stopped the study before its race was over
       PromotionError       production was left as it was, or put back
 
 All arguments are positional and reach ``super().__init__``, so that errors pickle through Ray.
@@ -48,3 +49,7 @@ class MeasurementError(OrchestratorError):
 
 class PromotionError(OrchestratorError):
     """A promotion ended early; production serves what it served before."""
+
+
+class StudyStopped(OrchestratorError):  # noqa: N818  named by what happened, as KeyboardInterrupt
+    """The study was stopped before its race was over; there is no verdict."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.errors import ConfigError, PromotionError, TransientError
+from orchestrator.core.promotion import PromotionStep
+from orchestrator.errors import PromotionError
 from orchestrator.events import Emit
 from orchestrator.ports import Clock, Production, ProductionState, Registry, Version
 
@@ -13,6 +14,7 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 PREVIOUS = "previous"
 STEP_TAG = "specpilot.promotion_step"
+FAILED_STEP = "failed"
 POLL_S = 1.0
 
 _FAILED_STATES = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
@@ -46,7 +48,7 @@ def app_name(prefix: str, version: int) -> str:
 
 
 class Promoter:
-    """Runs one promotion, step by step, each recorded on the version."""
+    """Runs one promotion; the last step that was done stands on the version."""
 
     def __init__(
         self,
@@ -79,46 +81,80 @@ class Promoter:
         champion = registry.by_alias(name, CHAMPION)
         if champion is not None and champion.version == version.version:
             raise PromotionError(f"version {version.version} of {name} is the champion already")
-        registry.set_alias(name, CHALLENGER, version.version)
-        old = self._engines(champion)
-        old_weights = dict.fromkeys(old, 1.0)
-        new_app = app_name(self._settings.name, version.version)
-        engines = {**old, new_app: version.config}
         try:
-            self._step(version, "boot")
-            self._production.declare(engines, old_weights)
-            self._wait_up(new_app)
-            self._step(version, "verify")
-            self._verify(new_app)
-            self._step(version, "shift")
-            self._production.declare(engines, {new_app: 1.0})
-            self._wait_up(new_app)
-            self._verify(None)
-            throughput = measure() if measure is not None else None
-        except (TransientError, PromotionError, ConfigError) as error:
-            self._undo(version, old, old_weights)
+            throughput = self._take_over(version, champion, measure)
+        except BaseException as error:
+            # Whatever ends it, an interrupt too: production goes back to what it was.
+            self._undo(version, champion)
+            if not isinstance(error, Exception):
+                raise
             raise PromotionError(f"version {version.version} of {name}: {error}") from error
         if champion is not None:
             registry.set_alias(name, PREVIOUS, champion.version)
         registry.set_alias(name, CHAMPION, version.version)
         registry.delete_alias(name, CHALLENGER)
-        self._step(version, "retire")
-        self._production.declare({new_app: version.config}, {new_app: 1.0})
-        self._step(version, "done")
+        self._done(version, PromotionStep.ALIASED, "it is the champion")
+        self._declare_alone(version)
+        self._done(version, PromotionStep.RETIRED, "it serves alone")
         return Promoted(
             version=version.version,
             previous=None if champion is None else champion.version,
             verified_throughput=throughput,
         )
 
+    def reapply(self, champion: Version) -> None:
+        """Declare the champion and see that it answers, where Serve has lost it.
+
+        Raises:
+            PromotionError: It does not come up or does not answer.
+        """
+        app = app_name(self._settings.name, champion.version)
+        self._emit(f"bringing version {champion.version} back")
+        try:
+            self._declare_alone(champion)
+            self._wait_up(app)
+            self._verify(None)
+        except Exception as error:
+            raise PromotionError(
+                f"version {champion.version} of {champion.model_name}: {error}"
+            ) from error
+        self._emit(f"version {champion.version} serves again")
+
+    def _take_over(
+        self,
+        version: Version,
+        champion: Version | None,
+        measure: Callable[[], float | None] | None,
+    ) -> float | None:
+        registry, name = self._registry, version.model_name
+        old = self._engines(champion)
+        app = app_name(self._settings.name, version.version)
+        engines = {**old, app: version.config}
+        registry.set_alias(name, CHALLENGER, version.version)
+        self._done(version, PromotionStep.CHALLENGER, "booting it beside what serves now")
+        self._production.declare(engines, dict.fromkeys(old, 1.0))
+        self._wait_up(app)
+        self._done(version, PromotionStep.BOOTED, "verifying it through the production path")
+        self._verify(app)
+        self._done(version, PromotionStep.VERIFIED, "shifting all traffic to it")
+        self._production.declare(engines, {app: 1.0})
+        self._wait_up(app)
+        self._verify(None)
+        self._done(version, PromotionStep.SHIFTED, "measuring it under load, as clients see it")
+        return measure() if measure is not None else None
+
     def _engines(self, champion: Version | None) -> dict[str, Mapping[str, object]]:
         if champion is None:
             return {}
         return {app_name(self._settings.name, champion.version): champion.config}
 
-    def _step(self, version: Version, step: str) -> None:
-        self._registry.set_tag(version.model_name, version.version, STEP_TAG, step)
-        self._emit(f"promotion of version {version.version}: {_STEP_TEXT[step]}")
+    def _declare_alone(self, version: Version) -> None:
+        app = app_name(self._settings.name, version.version)
+        self._production.declare({app: version.config}, {app: 1.0})
+
+    def _done(self, version: Version, step: PromotionStep, text: str) -> None:
+        self._registry.set_tag(version.model_name, version.version, STEP_TAG, step.value)
+        self._emit(f"promotion of version {version.version}: {text}")
 
     def _wait_up(self, app: str) -> None:
         deadline = self._clock.monotonic() + self._settings.deadline_s
@@ -144,25 +180,12 @@ class Promoter:
             if not answer.get("text") or not answer.get("output_tokens"):
                 raise PromotionError(f"answer {index + 1} of the verification was empty")
 
-    def _undo(
-        self,
-        version: Version,
-        engines: Mapping[str, Mapping[str, object]],
-        weights: Mapping[str, float],
-    ) -> None:
+    def _undo(self, version: Version, champion: Version | None) -> None:
         self._emit(f"promotion of version {version.version} failed; putting production back")
+        old = self._engines(champion)
+        self._production.declare(old, dict.fromkeys(old, 1.0))
         self._registry.delete_alias(version.model_name, CHALLENGER)
-        self._registry.set_tag(version.model_name, version.version, STEP_TAG, "failed")
-        self._production.declare(engines, weights)
-
-
-_STEP_TEXT = {
-    "boot": "booting it beside what serves now",
-    "verify": "verifying it through the production path",
-    "shift": "shifting all traffic to it",
-    "retire": "stopping what served before",
-    "done": "it serves alone",
-}
+        self._registry.set_tag(version.model_name, version.version, STEP_TAG, FAILED_STEP)
 
 
 def _reason(state: ProductionState, app: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,7 +22,17 @@ _CELLS_PER_TABLE = 8
 
 
 def format_results_table(summaries: Sequence[ArmSummary], *, board: BoardModel | None) -> list[str]:
-    """Return the table of a running or finished study, one line an arm.
+    """Return the tables of a finished study: the arms, and what was measured here by cell.
+
+    Args:
+        summaries: One an arm, as ``core.summary.summarise`` gives them.
+        board: Source of modelled step times; its name stands below the table.
+    """
+    return format_live_table(summaries, board=board) + _throughput_tables(summaries, board)
+
+
+def format_live_table(summaries: Sequence[ArmSummary], *, board: BoardModel | None) -> list[str]:
+    """Return the table of a running study, one line an arm.
 
     Args:
         summaries: One an arm, as ``core.summary.summarise`` gives them.
@@ -48,7 +59,7 @@ def format_results_table(summaries: Sequence[ArmSummary], *, board: BoardModel |
     lines.append("accepted: tokens a step, the bonus token counted; boots: scored/ended")
     if board is not None:
         lines.append(f"ms/token: acceptance measured here, step time MODELLED by {board.name}")
-    return lines + _throughput_tables(summaries, board)
+    return lines
 
 
 def format_plan(
@@ -59,6 +70,7 @@ def format_plan(
     incumbent: Arm | None,
     settings: RaceSettings,
     seconds_per_boot: float | None = None,
+    num_nodes: int = 1,
 ) -> list[str]:
     """Return what a study will do: arms, cells, boots, and hours where a boot's time is known.
 
@@ -69,6 +81,7 @@ def format_plan(
         incumbent: What serves now.
         settings: The race's budget.
         seconds_per_boot: Boot and blocks of one trial; None when unknown.
+        num_nodes: Boots that run at the same time.
     """
     builds = ", ".join(sorted({arm.engine_build for arm in arms}))
     reference = reference_arm(arms, incumbent)
@@ -77,6 +90,7 @@ def format_plan(
     num_boots = expected_boots(len(arms), settings)
     cells = ", ".join(f"{cell.key} {share:.0%}" for cell, share in weights.items())
     source = "measured" if board is None else f"MODELLED by {board.name}"
+    nodes = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
     paragraphs = [
         f"{len(arms)} arms on vLLM {builds}: {', '.join(arm.label for arm in arms)}",
         f"{len(weights)} cells with their share of the traffic: {cells}",
@@ -87,7 +101,7 @@ def format_plan(
     ]
     if seconds_per_boot is not None:
         paragraphs.append(
-            f"about {_duration(num_boots * seconds_per_boot)} on one node "
+            f"about {_duration(math.ceil(num_boots / num_nodes) * seconds_per_boot)} on {nodes} "
             f"({_duration(seconds_per_boot)} a boot with its blocks)"
         )
     return [line for paragraph in paragraphs for line in _wrapped(paragraph)]

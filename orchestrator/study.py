@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.estimate import boot_objective
 from orchestrator.core.race import RaceSettings, RaceState, next_boot
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
+from orchestrator.errors import StudyStopped
 from orchestrator.events import Pace, Printer
 from orchestrator.trial import Trial
 
@@ -80,7 +82,8 @@ class SpecTrial(tune.Trainable):
         text = "" if self._trial.ended else self._trial.step()
         result: dict[str, Any] = {"text": text}
         if self._trial.ended:
-            result |= {"boot": to_plain(self._trial.finish()), "done": True}
+            # As text: Tune flattens nested results on their way to the searcher.
+            result |= {"boot": json.dumps(to_plain(self._trial.finish())), "done": True}
         return result
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -143,7 +146,7 @@ class RaceSearcher(Searcher):
         if error or not result or "boot" not in result:
             self._lost.append(issued)
             return
-        self._boots.append(from_plain(Boot, result["boot"]))
+        self._boots.append(_read_boot(result))
 
     def save(self, checkpoint_path: str) -> None:
         """Write the race's state; a boot under way is lost with the driver."""
@@ -239,7 +242,7 @@ class Progress(tune.Callback):
         if result.get("text"):
             self._say(f"{name}: {result['text']}")
         if "boot" in result:
-            boot = from_plain(Boot, result["boot"])
+            boot = _read_boot(result)
             self.boots.append(boot)
             self._say(f"{name}: {describe_end(boot)}")
 
@@ -270,6 +273,10 @@ class Progress(tune.Callback):
         self.printer.say(text)
 
 
+def _read_boot(result: Mapping[str, Any]) -> Boot:
+    return from_plain(Boot, json.loads(result["boot"]))
+
+
 def describe_end(boot: Boot) -> str:
     """Return one sentence on how a boot ended."""
     if boot.status is not BootStatus.OK:
@@ -289,6 +296,11 @@ def run_race(
     table: Callable[[Sequence[Boot]], Sequence[str]],
 ) -> tuple[Boot, ...]:
     """Run the study's trials to the end of the race and return all boots that came back."""
+    # Tune keeps one trial pending at a time unless told otherwise, and a trial is pending for as
+    # long as its engine boots: the nodes would boot one after the other.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.num_nodes)
+    # Results go to the tracker. Tune's own loggers would load torch into the driver for nothing.
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     progress = Progress(printer=printer, pace=pace, table=table)
     searcher = RaceSearcher(plan, progress.on_issue)
     printer.left_s = progress.left_s
@@ -313,8 +325,10 @@ def run_race(
         ),
     )
     tuner.fit()
-    if searcher.stop_reason:
-        printer.say(f"race over: {searcher.stop_reason}")
+    if not searcher.stop_reason:
+        # Tune takes SIGINT for itself and returns as if it were done.
+        raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
+    printer.say(f"race over: {searcher.stop_reason}")
     return searcher.boots
 
 

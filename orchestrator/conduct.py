@@ -1,0 +1,314 @@
+"""Conduct a study: open it, run the race, decide, register, promote."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from orchestrator import compose
+from orchestrator.compose import Cluster
+from orchestrator.config import StudyConfig, config_to_dict
+from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.premises import Premises, differences
+from orchestrator.core.race import expected_boots
+from orchestrator.core.summary import ArmSummary, summarise
+from orchestrator.core.types import Arm, Boot
+from orchestrator.core.verdict import Verdict, decide, promotable
+from orchestrator.delivery import Delivery
+from orchestrator.errors import ConfigError, PromotionError, TransientError
+from orchestrator.events import Pace, Printer
+from orchestrator.ports import Registry, Tracker, Version
+from orchestrator.prepare import Prepared, premises
+from orchestrator.promote import CHALLENGER, CHAMPION
+from orchestrator.report import (
+    format_live_table,
+    format_plan,
+    format_results_table,
+    format_verdict,
+    verdict_markdown,
+)
+from orchestrator.study import StudyPlan, run_race, with_incumbent
+
+ARM_TAG = "specpilot.arm"
+PREMISES_TAG = "specpilot.premises"
+STUDY_TAG = "specpilot.study_id"
+PROMOTION_S = 60.0
+"""Guess of a promotion's duration beyond one boot, for the time left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """A study under way: what it asks, where it runs and where it writes."""
+
+    prepared: Prepared
+    cluster: Cluster
+    study_id: str
+    run_id: str
+    premises: Premises
+    champion: Version | None
+    tracker: Tracker
+    registry: Registry
+    delivery: Delivery
+    printer: Printer
+
+    @property
+    def config(self) -> StudyConfig:
+        """The study's configuration."""
+        return self.prepared.config
+
+    @property
+    def incumbent(self) -> Arm | None:
+        """What serves in production by the registry's word."""
+        return None if self.champion is None else champion_arm(self.champion)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The space, the incumbent included."""
+        return with_incumbent(self.prepared.arms, self.incumbent)
+
+    def race(self) -> tuple[Boot, ...]:
+        """Run all boots of the race and return them."""
+        config, race = self.config, compose.race_settings(self.config)
+        num_nodes = self.cluster.num_trial_nodes
+        plan = StudyPlan(
+            study_id=self.study_id,
+            arms=self.arms,
+            incumbent=self.incumbent,
+            weights=config.weights(),
+            board=config.board(),
+            race=race,
+            slot_token=config.node.slot_token,
+            num_nodes=num_nodes,
+            storage_path=compose.state_dir() / "tune",
+        )
+        pace = Pace(
+            num_expected=expected_boots(len(self.arms), race),
+            num_parallel=num_nodes,
+            guess_boot_s=seconds_per_boot(config),
+            fixed_s=PROMOTION_S + config.engine.expected_boot_s,
+        )
+        context = compose.TrialContext(
+            config=config,
+            workload=self.prepared.workload,
+            study_run_id=self.run_id,
+            tracking_uri=compose.tracking_uri(config),
+        )
+        return run_race(
+            plan, compose.trial_factory(context), self.printer, pace, partial(_live_table, self)
+        )
+
+    def conclude(self, boots: Sequence[Boot]) -> bool:
+        """Decide, store the verdict, and promote if it allows; return whether it was promoted."""
+        verdict = self._decide(boots)
+        config = self.config
+        table = format_results_table(_summaries(self, boots), board=config.board())
+        self.printer.lines([*table, *format_verdict(verdict)])
+        version = self._register(boots, verdict) if promotable(verdict) else None
+        self.tracker.close_study(
+            self.run_id,
+            succeeded=True,
+            tags={
+                "verdict": verdict.kind,
+                "winner": "none" if verdict.winner is None else verdict.winner.label,
+                "step_time": config.objective.step_time,
+            },
+            metrics=_study_metrics(verdict),
+            artifacts={
+                "verdict.md": verdict_markdown(verdict),
+                "verdict.json": json.dumps(verdict.to_dict(), indent=1),
+                "results.txt": "\n".join(table),
+            },
+        )
+        return self._deliver(version)
+
+    def _decide(self, boots: Sequence[Boot]) -> Verdict:
+        config = self.config
+        return decide(
+            self.arms,
+            boots=boots,
+            weights=config.weights(),
+            board=config.board(),
+            incumbent=self.incumbent,
+            settings=compose.gate_settings(config),
+            confidence=config.objective.confidence,
+            premises=self.premises,
+        )
+
+    def _register(self, boots: Sequence[Boot], verdict: Verdict) -> Version:
+        """Register the winner with its evidence and make it the challenger."""
+        config, winner = self.config, verdict.winner
+        assert winner is not None
+        run_id = next((b.run_id for b in boots if b.arm == winner and b.run_id is not None), None)
+        if run_id is None:
+            raise TransientError("no boot of the winner was tracked; nothing can be registered")
+        spec = compose.engine_spec(config, winner, f"{config.production.name}-{winner.label}")
+        tags = {
+            ARM_TAG: json.dumps(to_plain(winner)),
+            "specpilot.arm_label": winner.label,
+            "specpilot.engine_build": winner.engine_build,
+            STUDY_TAG: self.study_id,
+            "specpilot.study_run": self.run_id,
+            "specpilot.step_time": config.objective.step_time,
+            "specpilot.claim": verdict.sentences[0] if verdict.sentences else "",
+            PREMISES_TAG: json.dumps(self.premises.to_dict()),
+            **{f"specpilot.gate.{gate.name}": _gate_text(gate.passed) for gate in verdict.gates},
+        }
+        name = config.tracking.registered_model
+        version = self.registry.create_version(name, run_id, spec.to_dict(), tags)
+        self.registry.set_alias(name, CHALLENGER, version.version)
+        return version
+
+    def _deliver(self, version: Version | None) -> bool:
+        """Promote the registered winner, or see to it that production still stands."""
+        say = self.printer.say
+        if version is None:
+            self._restore()
+            say("finished; nothing is promoted")
+            return False
+        if self.config.policy.promote == "never":
+            say(f"finished; version {version.version} waits as {CHALLENGER}: policy.promote=never")
+            return False
+        try:
+            self.delivery.promote(version)
+        except PromotionError as error:
+            say(f"not promoted: {error}")
+            return False
+        self.printer.left_s = None
+        say(f"finished; {self.tracker.run_url(self.run_id)}")
+        return True
+
+    def _restore(self) -> None:
+        """Declare the champion again where Serve has lost it, as after a lost head node."""
+        if self.champion is None or self.delivery.serves(self.champion):
+            return
+        self.printer.say(f"production does not serve its champion, {self.champion.version}")
+        try:
+            self.delivery.reapply(self.champion)
+        except PromotionError as error:
+            self.printer.say(f"the champion cannot be brought back: {error}")
+
+
+def open_study(
+    prepared: Prepared,
+    cluster: Cluster,
+    tracker: Tracker,
+    registry: Registry,
+    delivery: Delivery,
+) -> Conduct:
+    """Open the study's run and say what it will do.
+
+    Raises:
+        ConfigError: What serves in production cannot be compared with any arm of the study.
+    """
+    config, printer = prepared.config, delivery.printer
+    basis = premises(prepared)
+    champion = comparable_champion(registry, config, basis)
+    study_id = f"{prepared.study_id}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    params = {
+        **config_to_dict(config),
+        "study_id": study_id,
+        "fingerprint": prepared.study_id,
+        "premises": basis.to_dict(),
+        **compose.job_tags(),
+    }
+    conduct = Conduct(
+        prepared=prepared,
+        cluster=cluster,
+        study_id=study_id,
+        run_id=tracker.open_study(study_id, study_id, params),
+        premises=basis,
+        champion=champion,
+        tracker=tracker,
+        registry=registry,
+        delivery=delivery,
+        printer=printer,
+    )
+    plan = format_plan(
+        conduct.arms,
+        weights=config.weights(),
+        board=config.board(),
+        incumbent=conduct.incumbent,
+        settings=compose.race_settings(config),
+        seconds_per_boot=seconds_per_boot(config),
+        num_nodes=cluster.num_trial_nodes,
+    )
+    printer.lines([f"study {study_id}", f"results: {tracker.run_url(conduct.run_id)}", *plan])
+    return conduct
+
+
+def comparable_champion(registry: Registry, config: StudyConfig, basis: Premises) -> Version | None:
+    """Return the champion that the study's arms are compared with; None where nothing serves.
+
+    Raises:
+        ConfigError: The champion stands on other premises, so that no arm can be compared with
+            it, and the policy does not allow to replace it uncompared.
+    """
+    name = config.tracking.registered_model
+    champion = registry.by_alias(name, CHAMPION)
+    if champion is None or config.policy.replace_incomparable_champion:
+        return None if champion is None or _incomparable(champion, basis) else champion
+    reasons = _incomparable(champion, basis)
+    if reasons:
+        raise ConfigError(
+            "tracking.registered_model",
+            f"the champion of '{name}', version {champion.version}, cannot be compared with this "
+            f"study's arms: {'; '.join(reasons)}",
+            "study under its premises, name another registered_model, or set "
+            "policy.replace_incomparable_champion=true",
+        )
+    return champion
+
+
+def _incomparable(champion: Version, basis: Premises) -> tuple[str, ...]:
+    """Return why a champion is no arm of a study with these premises; empty when it is one."""
+    if ARM_TAG not in champion.tags or PREMISES_TAG not in champion.tags:
+        return ("it was not registered by a study",)
+    held = Premises.from_dict(json.loads(champion.tags[PREMISES_TAG]))
+    # The champion is measured again beside the others, so only what it is counts, not how it was
+    # measured then.
+    same_measure = replace(
+        held,
+        node_kind=basis.node_kind,
+        workload_digest=basis.workload_digest,
+        sampling=basis.sampling,
+        step_time=basis.step_time,
+        board_model=basis.board_model,
+        specpilot_version=basis.specpilot_version,
+    )
+    return differences(same_measure, basis)
+
+
+def champion_arm(champion: Version) -> Arm:
+    """Return the arm that a registered version serves."""
+    return from_plain(Arm, json.loads(champion.tags[ARM_TAG]))
+
+
+def seconds_per_boot(config: StudyConfig) -> float:
+    """Return the expected duration of one boot with its blocks, from the configuration alone."""
+    blocks = len(config.cells()) * config.load.blocks_per_cell
+    return config.engine.expected_boot_s + blocks * config.load.block_s * 1.5
+
+
+def _live_table(conduct: Conduct, boots: Sequence[Boot]) -> list[str]:
+    return format_live_table(_summaries(conduct, boots), board=conduct.config.board())
+
+
+def _summaries(conduct: Conduct, boots: Sequence[Boot]) -> tuple[ArmSummary, ...]:
+    config = conduct.config
+    return summarise(conduct.arms, boots=boots, weights=config.weights(), board=config.board())
+
+
+def _study_metrics(verdict: Verdict) -> dict[str, float]:
+    """Return the objective by arm, for the tracking UI."""
+    return {
+        f"objective_s/{item.summary.arm.label}": item.summary.objective_s
+        for item in verdict.ranking
+        if item.summary.objective_s is not None
+    }
+
+
+def _gate_text(passed: bool | None) -> str:
+    return "not shown" if passed is None else "passed" if passed else "failed"

@@ -1,0 +1,140 @@
+"""Read and check all inputs of a study before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.adapters import model_folder
+from orchestrator.config import StudyConfig, config_to_dict
+from orchestrator.core.identity import digest, study_id
+from orchestrator.core.premises import Premises
+from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings, build_arms
+from orchestrator.core.types import Arm
+from orchestrator.errors import ConfigError
+from orchestrator.load.workload import Workload, load_workload
+from orchestrator.version import VERSION
+
+PROJECT_DIR = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A study whose inputs were read and found legal; nothing was started."""
+
+    config: StudyConfig
+    arms: tuple[Arm, ...]
+    workload: Workload
+    draft: DraftFacts | None
+    study_id: str
+    notes: tuple[str, ...]
+    """What could not be checked on this machine."""
+
+
+def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
+    """Read and check all inputs of a study.
+
+    Args:
+        config: The study.
+        models_must_exist: Whether model folders have to be readable here; a plan does without.
+
+    Raises:
+        ConfigError: An input is missing, broken or illegal.
+    """
+    notes: list[str] = []
+    target = resolve(config.target.path)
+    if models_must_exist or target.is_dir():
+        model_folder.require_target(target, "target.path")
+    else:
+        notes.append(f"target.path: '{target}' is not on this machine; not checked")
+    draft = _draft_facts(config, models_must_exist=models_must_exist, notes=notes)
+    arms = build_arms(
+        SpaceSettings(
+            baseline=config.search.baseline,
+            draft_sample_method=config.search.draft_sample_method,
+            rejection_sample_method=config.search.rejection_sample_method,
+            num_speculative_tokens=config.search.num_speculative_tokens,
+        ),
+        EngineTraits(
+            build=config.engine.build,
+            platform=config.engine.platform,
+            model_runner=config.engine.model_runner,
+        ),
+        draft,
+        promotable=config.policy.promote != "never",
+    )
+    if config.engine.python is not None and not Path(config.engine.python).is_file():
+        problem = f"'{config.engine.python}' is no interpreter here"
+        if models_must_exist:
+            raise ConfigError("engine.python", problem, "build the engine or correct the path")
+        notes.append(f"engine.python: {problem}; not checked")
+    return Prepared(
+        config=config,
+        arms=arms,
+        workload=load_workload(resolve(config.load.workload)),
+        draft=draft,
+        study_id=study_id(config.name, identity(config)),
+        notes=tuple(notes),
+    )
+
+
+def _draft_facts(
+    config: StudyConfig, *, models_must_exist: bool, notes: list[str]
+) -> DraftFacts | None:
+    if config.draft is None:
+        return None
+    path = resolve(config.draft.path)
+    if models_must_exist or path.is_dir():
+        facts = model_folder.draft_facts(path, "draft.path")
+        stated = config.draft.block_size
+        if stated is not None and facts.block_size not in (None, stated):
+            raise ConfigError(
+                "draft.block_size", f"{stated} is stated, but '{path}' says {facts.block_size}",
+                "remove it or correct it",
+            )  # fmt: skip
+        return facts
+    notes.append(f"draft.path: '{path}' is not on this machine; block size and kind as stated")
+    return DraftFacts(
+        block_size=config.draft.block_size,
+        architecture=config.draft.architecture,
+        vocab_size=None,
+    )
+
+
+def identity(config: StudyConfig) -> dict[str, Any]:
+    """Return what makes a study the same study: no paths, hosts or places to store results."""
+    plain = config_to_dict(config)
+    for section in ("tracking", "production"):
+        plain.pop(section)
+    plain["target"] = plain["draft"] = None
+    plain["engine"].pop("python")
+    plain["load"]["workload"] = Path(config.load.workload).name
+    return plain
+
+
+def premises(prepared: Prepared) -> Premises:
+    """Return the conditions that the study's numbers will depend on."""
+    config = prepared.config
+    board = config.board()
+    engine: dict[str, object] = {"args": config.engine.args, "env": config.engine.env}
+    return Premises(
+        engine_build=config.engine.build,
+        engine_args_digest=digest(engine),
+        target_digest=model_folder.folder_digest(resolve(config.target.path)),
+        draft_digest=(
+            None if config.draft is None else model_folder.folder_digest(resolve(config.draft.path))
+        ),
+        node_kind=config.node.kind,
+        workload_digest=prepared.workload.digest,
+        sampling={"top_p": config.load.top_p, "top_k": float(config.load.top_k)},
+        step_time=config.objective.step_time,
+        board_model=None if board is None else board.name,
+        specpilot_version=VERSION,
+    )
+
+
+def resolve(path: str) -> Path:
+    """Return an absolute path; a relative one starts at the project's folder."""
+    given = Path(path).expanduser()
+    return given if given.is_absolute() else PROJECT_DIR / given
