@@ -23,6 +23,8 @@ from triton.runtime import interpreter  # noqa: E402
 from serve_apps.cpu.lockstep.tape import Untraceable  # noqa: E402
 from serve_apps.cpu.mends import launching  # noqa: E402
 from serve_apps.cpu.mends.bfloat16 import narrow, widen  # noqa: E402
+from serve_apps.cpu.triton_backend import compiler as backend_compiler  # noqa: E402
+from serve_apps.cpu.triton_backend import driver as backend_driver  # noqa: E402
 
 
 @contextmanager
@@ -226,6 +228,24 @@ def test_argument_that_changes_every_launch_stays_right() -> None:
         out = torch.zeros(16, dtype=torch.int64)
         _value_kernel[(1,)](x, out, step, N=16)
         assert torch.equal(out, x * step)
+
+
+def test_backend_is_active_only_when_interpreting_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert backend_driver.CpuDriver.is_active()
+    assert triton.runtime.driver.active.get_current_target().backend == "cpu"
+    with monkeypatch.context() as patch:
+        patch.setattr(backend_driver, "_GPU_DEVICE_NODES", ("/dev/null",))
+        assert not backend_driver.CpuDriver.is_active()
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert not backend_driver.CpuDriver.is_active()
+
+
+def test_backend_never_compiles() -> None:
+    backend = backend_compiler.CpuBackend(backend_driver.CpuDriver().get_current_target())
+    with pytest.raises(NotImplementedError, match="TRITON_INTERPRET=1"):
+        backend.parse_options({})
 
 
 def test_mend_refuses_an_unknown_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,6 +213,7 @@ def _trace(
         kernel.fn(**arguments)
     finally:
         stock.interpreter_semantic.builder = previous
+        _BUILDER.tracer = None
     tracer.finish()
     return tracer.branches
 
@@ -246,4 +247,5 @@ def _symbol(tracer: Tracer, argument: Argument, value: Any, register: int) -> An
 def report_serial(kernel: Kernel, reason: Untraceable) -> None:
     """Say once that a kernel is run one instance at a time from here on."""
     kernel.is_serial = True
-    _logger.info("kernel %s is interpreted serially: %s", kernel.fn.__name__, reason)
+    # A warning, since it costs time, and since vLLM sets up no other logger than its own.
+    _logger.warning("kernel %s is interpreted serially: %s", kernel.fn.__name__, reason)
