@@ -1,0 +1,441 @@
+"""The race as Tune drives it, in memory: no Ray runs here."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from core_samples import BASELINE, CELL, WIDE_CELL, make_arm, make_block, make_boot, make_facts
+from ray.tune.search import Searcher
+
+from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.race import RaceSettings, expected_boots
+from orchestrator.core.types import Arm, Boot, BootStatus, Cell
+from orchestrator.events import Pace, Printer
+from orchestrator.fakes.board import DEFAULT_BOARD, BootFault, FakeBoard, Faults
+from orchestrator.fakes.engine import FakeEngine
+from orchestrator.fakes.load import FakeLoad
+from orchestrator.fakes.tracker import FakeTracker
+from orchestrator.fakes.world import FakeClock, FakeNode
+from orchestrator.study import (
+    Progress,
+    RaceSearcher,
+    StudyPlan,
+    describe_end,
+    race_state,
+    with_incumbent,
+)
+from orchestrator.trial import Trial, TrialPorts, TrialSpec
+
+ARMS = (
+    BASELINE,
+    *(
+        make_arm(7, draft, rule)
+        for draft in ("greedy", "probabilistic")
+        for rule in ("standard", "block")
+    ),
+)
+WEIGHTS = {Cell(streams=1, temperature=0.7): 0.5, Cell(streams=2, temperature=1.0): 0.5}
+RACE = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=40, seed=1, confidence=0.95)
+
+
+def make_plan(
+    arms: Sequence[Arm] = ARMS, *, incumbent: Arm | None = None, race: RaceSettings = RACE
+) -> StudyPlan:
+    return StudyPlan(
+        study_id="study",
+        arms=tuple(arms),
+        incumbent=incumbent,
+        weights=WEIGHTS,
+        board=None,
+        race=race,
+        slot_token="trial_slot",
+        num_nodes=1,
+        storage_path=Path("unused"),
+    )
+
+
+@dataclass
+class Cluster:
+    """What runs the searcher's boots: one board, in virtual time."""
+
+    faults: Mapping[Arm, Faults]
+
+    def __post_init__(self) -> None:
+        self.board = FakeBoard(faults=self.faults)
+        self.tracker = FakeTracker()
+        self.run_id = self.tracker.open_study("study", "study", {})
+
+    def boot(self, trial_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one trial and return what Tune hands to the searcher."""
+        spec = TrialSpec(
+            trial_id=trial_id,
+            study_run_id=self.run_id,
+            arm=from_plain(Arm, config["arm"]),
+            replicate=config["replicate"],
+            cells=tuple(WEIGHTS),
+            blocks_per_cell=1,
+            model="specpilot",
+            seed=1,
+        )
+        ports = TrialPorts(
+            engine=FakeEngine(self.board),
+            load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
+            tracker=self.tracker,
+            node=FakeNode(),
+            clock=self.board.clock,
+        )
+        trial = Trial(spec, ports, lambda _text: None)
+        trial.setup()
+        while not trial.ended:
+            trial.step()
+        boot = trial.finish()
+        trial.cleanup()
+        return result_of(boot)
+
+
+def result_of(boot: Boot) -> dict[str, Any]:
+    """Return a trial's last result, as ``SpecTrial.step`` reports it."""
+    return {"text": "", "boot": json.dumps(to_plain(boot)), "done": True}
+
+
+def make_searcher(plan: StudyPlan | None = None) -> RaceSearcher:
+    return RaceSearcher(plan or make_plan(), lambda _trial, _arm, _replicate: None)
+
+
+def drive(
+    searcher: RaceSearcher, cluster: Cluster, ids: Iterator[int], *, parallel: int = 1
+) -> Iterator[tuple[Arm, int]]:
+    """Do what Tune does, to the end of the race; yield every boot when it is issued."""
+    running: dict[str, dict[str, Any]] = {}
+    while True:
+        trial_id = f"t{next(ids)}"
+        config = searcher.suggest(trial_id) if len(running) < parallel else None
+        if config == Searcher.FINISHED:
+            assert not running
+            return
+        if isinstance(config, dict):
+            yield from_plain(Arm, config["arm"]), config["replicate"]
+            running[trial_id] = config
+            continue
+        assert running, "the race waits for nothing"
+        first = next(iter(running))
+        searcher.on_trial_complete(first, cluster.boot(first, running.pop(first)))
+
+
+def race(
+    faults: Mapping[Arm, Faults] | None = None,
+    plan: StudyPlan | None = None,
+    *,
+    parallel: int = 1,
+) -> tuple[RaceSearcher, list[tuple[Arm, int]]]:
+    searcher = make_searcher(plan)
+    issued = list(drive(searcher, Cluster(faults or {}), count(), parallel=parallel))
+    return searcher, issued
+
+
+def test_race_covers_all_arms_and_gives_the_finalists_fresh_boots() -> None:
+    searcher, issued = race()
+
+    assert {arm for arm, _ in issued[:5]} == set(ARMS)
+    boots = Counter(arm for arm, _ in issued)
+    assert sorted(boots.values()) == [1, 1, 3, 3, 3]
+    assert boots[BASELINE] == 3, "the reference is measured again beside the finalists"
+    assert boots[make_arm(7, "probabilistic", "block")] == 3
+    assert len(issued) == expected_boots(5, RACE)
+    assert all(boot.status is BootStatus.OK for boot in searcher.boots)
+    assert searcher.stop_reason == "3 finalists have their boots"
+    assert searcher.running == 0
+
+
+def test_race_numbers_an_arms_boots_from_0() -> None:
+    searcher, issued = race()
+
+    for arm in ARMS:
+        numbers = [number for item, number in issued if item == arm]
+        assert numbers == list(range(len(numbers)))
+    assert [(boot.arm, boot.replicate) for boot in searcher.boots] == issued
+
+
+def test_race_on_two_nodes_needs_the_same_boots() -> None:
+    alone, together = race()[1], race(parallel=2)[1]
+
+    assert Counter(together) == Counter(alone)
+
+
+def test_issued_boots_are_told_at_once() -> None:
+    told: list[tuple[str, str, int]] = []
+    searcher = RaceSearcher(
+        make_plan(), lambda trial_id, arm, number: told.append((trial_id, arm.label, number))
+    )
+
+    config = searcher.suggest("t0")
+
+    assert isinstance(config, dict)
+    assert told == [("t0", from_plain(Arm, config["arm"]).label, 0)]
+    assert searcher.running == 1
+
+
+def test_arm_that_cannot_run_gets_one_boot_and_is_out() -> None:
+    best = make_arm(7, "probabilistic", "block")
+
+    searcher, issued = race({best: Faults(boot=BootFault.INFEASIBLE)})
+
+    assert Counter(arm for arm, _ in issued)[best] == 1
+    assert searcher.stop_reason == "3 finalists have their boots"
+
+
+def test_arm_that_is_not_in_force_gets_one_boot_and_is_out() -> None:
+    best = make_arm(7, "probabilistic", "block")
+
+    _, issued = race({best: Faults(ignored_keys=("rejection_sample_method",))})
+
+    assert Counter(arm for arm, _ in issued)[best] == 1
+
+
+def test_failed_boot_is_made_good_once() -> None:
+    best = make_arm(7, "probabilistic", "block")
+
+    searcher, issued = race({best: Faults(boot=BootFault.TRANSIENT, failing_boots=1)})
+
+    assert Counter(arm for arm, _ in issued)[best] == 4
+    assert [boot.status for boot in searcher.boots if boot.arm == best].count(BootStatus.OK) == 3
+
+
+def test_arm_whose_boots_keep_failing_is_not_retried_for_ever() -> None:
+    """A17: no endless retry."""
+    best = make_arm(7, "probabilistic", "block")
+
+    _, issued = race({best: Faults(boot=BootFault.TRANSIENT)})
+
+    assert Counter(arm for arm, _ in issued)[best] == 2
+
+
+def test_race_without_any_arm_that_runs_ends_and_says_so() -> None:
+    searcher, issued = race({arm: Faults(boot=BootFault.INFEASIBLE) for arm in ARMS})
+
+    assert len(issued) == 5
+    assert searcher.stop_reason == "no arm can run here"
+
+
+def test_spent_budget_ends_the_race() -> None:
+    searcher, issued = race(plan=make_plan(race=replace(RACE, max_boots=6)))
+
+    assert len(issued) == 6
+    assert "search.max_boots=6 is spent" in searcher.stop_reason
+
+
+@pytest.mark.parametrize("result", [None, {}, {"text": "half a trial"}])
+def test_trial_whose_process_died_is_a_lost_boot_and_is_made_good(
+    result: dict[str, Any] | None,
+) -> None:
+    """E09: a node vanishes in mid-trial."""
+    searcher, cluster = make_searcher(), Cluster({})
+    first = searcher.suggest("dead")
+    assert isinstance(first, dict)
+    searcher.on_trial_complete("dead", result, error=result is None)
+
+    issued = list(drive(searcher, cluster, count()))
+
+    assert (from_plain(Arm, first["arm"]), 1) in issued
+    assert len(issued) == expected_boots(5, RACE)
+    assert len(searcher.boots) == len(issued)
+
+
+def test_end_of_a_trial_that_was_not_issued_changes_nothing() -> None:
+    searcher = make_searcher()
+    searcher.on_trial_complete("stranger", result_of(make_boot(BASELINE, [])))
+
+    assert searcher.boots == ()
+
+
+@pytest.mark.parametrize("num_before", [1, 4, 7, 10])
+def test_race_that_is_saved_and_restored_goes_on_where_it_was(
+    num_before: int, tmp_path: Path
+) -> None:
+    """F17: what is done is kept, and the rest is the same rest."""
+    whole = race()[1]
+    before, cluster, ids = make_searcher(), Cluster({}), count()
+    loop = drive(before, cluster, ids)
+    issued = [next(loop) for _ in range(num_before + 1)]  # the last one has not run yet
+    kept = before.boots
+    before.save(str(tmp_path / "race.json"))
+
+    after = make_searcher()
+    after.restore(str(tmp_path / "race.json"))
+    rest = list(drive(after, cluster, ids))
+
+    assert len(kept) == num_before
+    assert after.boots[:num_before] == kept
+    # The boot under way was lost with the driver and is made good by one more.
+    assert Counter(arm for arm, _ in issued + rest) == Counter(arm for arm, _ in whole) + Counter(
+        [issued[-1][0]]
+    )
+    assert len(after.boots) == len(whole)
+
+
+def test_race_state_counts_every_boot_once() -> None:
+    good, bad, dead, lost = (make_arm(depth) for depth in (4, 5, 6, 7))
+    plan = replace(make_plan((BASELINE, good, bad, dead, lost)), weights={CELL: 1.0})
+    boots = [
+        make_boot(good, [make_block(good, seconds_per_token=0.03)]),
+        make_boot(good, [make_block(good, seconds_per_token=0.02)], replicate=1),
+        make_boot(bad, [], status=BootStatus.FAILED, reason="died"),
+        make_boot(bad, [make_block(bad, cell=WIDE_CELL)], replicate=1),
+        make_boot(dead, [], status=BootStatus.INFEASIBLE, reason="memory"),
+    ]
+
+    state = race_state(plan, boots, [(lost, 0)], [(BASELINE, 0), (lost, 1)])
+
+    assert state.scores[good] == pytest.approx((0.03, 0.02))
+    assert state.scores[bad] == ()
+    assert state.failed == {BASELINE: 0, good: 0, bad: 2, dead: 0, lost: 1}
+    assert state.issued == {BASELINE: 1, good: 2, bad: 2, dead: 1, lost: 2}
+    assert state.dead == {dead}
+
+
+def test_race_state_with_a_board_model_scores_acceptance_only() -> None:
+    arm = make_arm()
+    plan = replace(make_plan((BASELINE, arm)), weights={CELL: 1.0}, board=DEFAULT_BOARD)
+    boots = [
+        make_boot(arm, [make_block(arm, seconds_per_token=seconds, length=3.0)])
+        for seconds in (0.03, 9.0)
+    ]
+
+    scores = race_state(plan, boots, [], []).scores[arm]
+
+    assert scores == pytest.approx([DEFAULT_BOARD.step_time_s(7, 1) / 3.0] * 2)
+
+
+def test_incumbent_outside_the_space_is_measured_beside_it() -> None:
+    foreign = make_arm(5)
+
+    assert with_incumbent(ARMS, foreign) == (*ARMS, foreign)
+    assert with_incumbent(ARMS, ARMS[1]) == ARMS
+    assert with_incumbent(ARMS, None) == ARMS
+
+
+def test_race_with_an_incumbent_measures_it_to_the_end() -> None:
+    foreign = make_arm(3, "greedy", "standard")
+
+    _, issued = race(plan=make_plan((*ARMS, foreign), incumbent=foreign))
+
+    assert Counter(arm for arm, _ in issued)[foreign] == 3
+
+
+@dataclass
+class Screen:
+    """A progress display that writes into memory."""
+
+    def __post_init__(self) -> None:
+        self.clock, self.sink = FakeClock(), io.StringIO()
+        self.printer = Printer(sink=self.sink, clock=self.clock, started_s=0.0)
+        self.pace = Pace(num_expected=2, num_parallel=1, guess_boot_s=60.0, fixed_s=30.0)
+        self.progress = Progress(
+            printer=self.printer,
+            pace=self.pace,
+            table=lambda boots: [f"table of {len(boots)}"],
+        )
+
+    def lines(self) -> list[str]:
+        return self.sink.getvalue().splitlines()
+
+
+def trial_named(trial_id: str) -> SimpleNamespace:
+    return SimpleNamespace(trial_id=trial_id)
+
+
+def test_progress_tells_a_boot_from_its_issue_to_its_table() -> None:
+    screen, arm = Screen(), make_arm()
+    progress, trial = screen.progress, trial_named("t0")
+    boot = make_boot(arm, [make_block(arm)], facts=make_facts(arm, kv_cache_tokens=12_345))
+
+    progress.on_issue("t0", arm, 0)
+    screen.clock.sleep(61)
+    progress.on_trial_start(1, [trial], trial)
+    progress.on_trial_result(2, [trial], trial, {"text": "c1_t0.7: 30.0 tok/s"})
+    progress.on_trial_result(3, [trial], trial, {"text": ""})
+    progress.on_trial_result(4, [trial], trial, result_of(boot))
+    progress.on_trial_complete(5, [trial], trial)
+
+    assert screen.lines() == [
+        "[0:00] probabilistic+block-7 (boot 1): booting",
+        "[1:01] probabilistic+block-7 (boot 1): up after 0 s",
+        "[1:01] probabilistic+block-7 (boot 1): c1_t0.7: 30.0 tok/s",
+        "[1:01] probabilistic+block-7 (boot 1): done, booted in 40 s, KV 12,345 tokens",
+        "table of 1",
+    ]
+    assert progress.boots == [boot]
+    assert len(screen.pace.durations_s) == 1
+    assert progress.started == {}
+
+
+def test_progress_tells_of_a_process_that_died_and_forgets_it() -> None:
+    screen = Screen()
+    trial = trial_named("t0")
+    screen.progress.on_issue("t0", BASELINE, 1)
+
+    screen.progress.on_trial_error(1, [trial], trial)
+    screen.progress.last_s = -1e9
+    screen.progress.on_step_end(2, [trial])
+
+    assert screen.lines()[-1] == "[0:00] no-speculation (boot 2): the trial's process died"
+    assert len(screen.lines()) == 2
+
+
+def test_progress_speaks_up_in_a_long_silence_only() -> None:
+    """F12, F15: a boot of minutes without a word."""
+    screen = Screen()
+    trial = trial_named("t0")
+    screen.progress.on_issue("t0", BASELINE, 0)
+    screen.progress.on_step_end(1, [trial])
+    assert len(screen.lines()) == 1
+
+    screen.progress.last_s -= 21.0
+    screen.progress.on_step_end(2, [trial])
+    screen.progress.on_step_end(3, [trial])
+
+    assert screen.lines()[1:] == ["[0:00] under way: no-speculation (boot 1) for 0 s"]
+
+
+def test_progress_estimates_the_time_left_with_what_runs() -> None:
+    screen = Screen()
+    assert screen.progress.left_s() == pytest.approx(2 * 60 + 30)
+
+    screen.progress.on_issue("t0", BASELINE, 0)
+    screen.progress.started["t0"] -= 40.0
+
+    assert screen.progress.left_s() == pytest.approx(2 * 60 + 30 - 40, abs=5.0)
+
+
+@pytest.mark.parametrize(
+    ("boot", "text"),
+    [
+        (
+            make_boot(BASELINE, [], status=BootStatus.INFEASIBLE, reason="CUDA out of memory"),
+            "infeasible: CUDA out of memory",
+        ),
+        (
+            make_boot(BASELINE, [], status=BootStatus.NOT_IN_FORCE, reason="block is ignored"),
+            "not_in_force: block is ignored",
+        ),
+        (
+            make_boot(BASELINE, [], reason="c1_t1: lost"),
+            "done, booted in 40 s, KV 300,000 tokens; c1_t1: lost",
+        ),
+        (
+            make_boot(BASELINE, [], facts=make_facts(BASELINE, kv_cache_tokens=None)),
+            "done, booted in 40 s, KV capacity unknown",
+        ),
+    ],
+)
+def test_describe_end_is_one_sentence(boot: Boot, text: str) -> None:
+    assert describe_end(boot) == text
