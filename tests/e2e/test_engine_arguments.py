@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.compose import PROJECT_DIR, engine_spec, prepare
+from orchestrator.compose import engine_spec
 from orchestrator.config import load_config
+from orchestrator.prepare import PROJECT_DIR, prepare
 from serve_apps.engine.spec import CPU_LAUNCHER, command, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -122,9 +123,7 @@ def test_engine_arguments_of_every_arm_are_accepted_by_the_build(
     target, draft = make_models(tmp_path)
     config = load_config(STUDY, [f"target.path={target}", f"draft.path={draft}"])
     arms = prepare_arms()
-    cases = {
-        arm.label: command(engine_spec(config, arm, "arm"), 8000, "b1")[4:] for arm in arms
-    }
+    cases = {arm.label: command(engine_spec(config, arm, "arm"), 8000, "b1")[4:] for arm in arms}
     longest = max(arm.num_speculative_tokens for arm in arms)
     some = next(arm for arm in arms if arm.num_speculative_tokens == longest)
     good = cases[some.label]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.compose import prepare
 from orchestrator.config import CONF_DIR, StudyConfig, load_config
 from orchestrator.core.types import Arm
+from orchestrator.prepare import prepare
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,247 @@
+"""The command line, up to where it would need a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from orchestrator import cli, commands
+from orchestrator.config import CONF_DIR, StudyConfig
+from orchestrator.errors import ConfigError, PromotionError
+from orchestrator.version import VERSION
+
+PROJECT = CONF_DIR.parent
+DEMO = str(CONF_DIR / "study" / "demo.yaml")
+QWEN = str(CONF_DIR / "study" / "qwen38_gb10.yaml")
+NOBODY = "http://127.0.0.1:1"
+"""Nothing listens on port 1."""
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Answers as a tracking server that is up."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its base says so
+        del format, args
+
+
+@pytest.fixture
+def tracking_server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def inputs(target_folder: Path, draft_folder: Path, workload_file: Path) -> list[str]:
+    return [
+        f"target.path={target_folder}",
+        f"draft.path={draft_folder}",
+        f"load.workload={workload_file}",
+    ]
+
+
+@pytest.fixture(autouse=True)
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for state, which no refused command may make; nobody's Ray is found."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("SPECPILOT_STATE_DIR", str(folder))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return folder
+
+
+def assert_one_error(captured: Captured, *words: str) -> None:
+    output = captured.readouterr()
+    lines = output.err.splitlines()
+    assert len(lines) == 1, output.err
+    assert lines[0].startswith("error: ")
+    for word in words:
+        assert word in lines[0]
+    assert output.out == ""
+
+
+def test_plan_of_the_demo_says_what_it_would_do(
+    capsys: Captured, inputs: list[str], state_dir: Path
+) -> None:
+    assert cli.main(["plan", DEMO, *inputs]) == 0
+
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "study demo" in output.out
+    assert "9 arms on vLLM 0.32.0" in output.out
+    assert "MODELLED by gb10_model" in output.out
+    assert not state_dir.exists()
+
+
+def test_plan_of_qwen_works_without_its_models(capsys: Captured) -> None:
+    assert cli.main(["plan", QWEN]) == 0
+
+    output = capsys.readouterr().out
+    assert "17 arms" in output
+    assert "not on this machine" in output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["plan", "none.yaml"], ("none.yaml", "cannot be read")),
+        (["plan", DEMO, "colour=red"], ("colour", "unknown")),
+        (["plan", DEMO, "load.streams=[a]"], ("load.streams[0]",)),
+        (["plan", DEMO, "load.workload=none.jsonl"], ("load.workload",)),
+        (["study", QWEN], ("target.path",)),
+        (["status", DEMO], ("tracking.uri", "MLFLOW_TRACKING_URI")),
+        (["promote", DEMO], ("tracking.uri",)),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    args: list[str], words: tuple[str, ...], capsys: Captured, state_dir: Path
+) -> None:
+    assert cli.main(args) == 2
+
+    assert_one_error(capsys, *words)
+    assert not state_dir.exists()
+
+
+@pytest.mark.parametrize("command", ["study", "promote", "status"])
+def test_tracking_server_that_does_not_answer_is_status_2_with_its_address(
+    command: str, inputs: list[str], capsys: Captured, state_dir: Path
+) -> None:
+    assert cli.main([command, DEMO, *inputs, f"tracking.uri={NOBODY}"]) == 2
+
+    assert_one_error(capsys, "tracking.uri", NOBODY, "mlflow server")
+    assert not state_dir.exists()
+
+
+def test_ray_that_does_not_answer_is_status_2_with_its_address_and_leaves_nothing(
+    inputs: list[str],
+    tracking_server: str,
+    capsys: Captured,
+    state_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(["study", DEMO, *inputs, f"tracking.uri={tracking_server}"]) == 2
+
+    assert_one_error(capsys, "127.0.0.1:1", "no running Ray answers", "RAY_ADDRESS")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not state_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ConfigError("a", "b", "c"), 2, "error: a: b; c"),
+        (PromotionError("did not start"), 1, "error: did not start"),
+        (KeyboardInterrupt(), 1, "interrupted"),
+        (RuntimeError("bug"), 1, "Traceback"),
+    ],
+)
+def test_status_tells_how_a_command_ended(
+    error: BaseException,
+    status: int,
+    text: str,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ending(config: StudyConfig) -> int:
+        raise error from ValueError(config.name)
+
+    monkeypatch.setattr(commands, "plan", ending)
+
+    assert cli.main(["plan", DEMO]) == status
+    assert text in capsys.readouterr().err
+
+
+def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "study", lambda _config: commands.ExitStatus.NOTHING_PROMOTED)
+
+    assert cli.main(["study", DEMO]) == 3
+
+
+def test_promote_hands_over_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(commands, "promote", lambda _config, number: asked.append(number) or 0)
+
+    assert cli.main(["promote", DEMO, "--registered-version", "3"]) == 0
+    assert cli.main(["promote", DEMO]) == 0
+    assert asked == [3, None]
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["fly"], ["plan"], ["promote", DEMO, "--registered-version", "x"]]
+)
+def test_call_that_is_no_command_is_status_2_and_shows_the_usage(
+    args: list[str], capsys: Captured
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(args)
+
+    assert caught.value.code == 2
+    assert "usage: python -m orchestrator" in capsys.readouterr().err
+
+
+def test_help_teaches_how_a_study_is_submitted_and_what_a_status_means(capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for words in (
+        "ray job submit --working-dir . -- python -m orchestrator study",
+        "exit status: 0 done; 2 bad input",
+        "3 finished, nothing was promoted",
+        "MLFLOW_TRACKING_URI",
+        *cli.COMMANDS,
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_of_each_command_says_what_it_does(command: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+
+    assert cli.COMMANDS[command][:30] in " ".join(capsys.readouterr().out.split())
+
+
+def test_version_is_the_packages(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+
+    assert capsys.readouterr().out.strip() == VERSION
+
+
+def test_module_runs_and_refuses_bad_input_without_importing_ray(tmp_path: Path) -> None:
+    """A typing error costs a second, not the imports of Ray and MLflow."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "orchestrator", "plan", str(tmp_path / "none")],
+        cwd=PROJECT, env=dict(os.environ), capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+
+    said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert done.returncode == 2
+    assert len(said) == 1
+    assert said[0].startswith("error: ")
+    assert " ray\n" not in done.stderr
+    assert " orchestrator.config\n" in done.stderr

@@ -1,0 +1,280 @@
+"""Reading and checking a study's inputs, and what is wired from them; nothing is started."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from core_samples import BASELINE, make_arm
+
+from orchestrator import compose
+from orchestrator.config import CONF_DIR, StudyConfig, load_config
+from orchestrator.errors import ConfigError
+from orchestrator.prepare import Prepared, identity, premises, prepare, resolve
+
+Study = Callable[..., StudyConfig]
+
+
+@pytest.fixture
+def study(target_folder: Path, draft_folder: Path, workload_file: Path) -> Study:
+    """Return a maker of demo studies on stand-in models."""
+
+    def make(*overrides: str) -> StudyConfig:
+        inputs = [
+            f"target.path={target_folder}",
+            f"draft.path={draft_folder}",
+            f"load.workload={workload_file}",
+        ]
+        return load_config(CONF_DIR / "study" / "demo.yaml", [*inputs, *overrides])
+
+    return make
+
+
+def refusal(config: StudyConfig) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        prepare(config, models_must_exist=True)
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_whole_study_is_prepared_without_notes(study: Study) -> None:
+    prepared = prepare(study(), models_must_exist=True)
+
+    assert len(prepared.arms) == 9
+    assert [prompt.text for prompt in prepared.workload.prompts][1] == "class Stack:"
+    assert prepared.draft is not None
+    assert prepared.draft.trained_depth == 7
+    assert prepared.notes == ()
+    assert prepared.study_id.startswith("demo-")
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        ("config.json", "no readable config.json"),
+        ("tokenizer.json", "no tokenizer"),
+        ("model.safetensors", "no weights"),
+    ],
+)
+def test_target_without_a_part_is_refused(
+    study: Study, target_folder: Path, lost: str, says: str
+) -> None:
+    (target_folder / lost).unlink()
+
+    error = refusal(study())
+
+    assert error.where == "target.path"
+    assert says in error.problem
+
+
+def test_missing_target_is_refused_with_its_path(study: Study, tmp_path: Path) -> None:
+    error = refusal(study(f"target.path={tmp_path}/none"))
+
+    assert error.where == "target.path"
+    assert f"{tmp_path}/none" in error.problem
+
+
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
+def test_draft_without_a_part_is_refused(study: Study, draft_folder: Path, lost: str) -> None:
+    (draft_folder / lost).unlink()
+
+    assert refusal(study()).where == "draft.path"
+
+
+def test_draft_of_another_kind_is_refused(study: Study, draft_folder: Path) -> None:
+    (draft_folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+
+    error = refusal(study())
+
+    assert error.where == "draft.path"
+    assert "LlamaForCausalLM" in error.problem
+
+
+def test_depth_beyond_the_trained_block_is_refused(study: Study) -> None:
+    """A10: past the trained block nothing is accepted."""
+    error = refusal(study("search.num_speculative_tokens=[7,8]"))
+
+    assert error.where == "search.num_speculative_tokens"
+    assert "8 is beyond the draft's trained block of 8 tokens" in error.problem
+    assert error.remedy == "give at most 7"
+
+
+def test_stated_block_size_that_the_draft_contradicts_is_refused(study: Study) -> None:
+    error = refusal(study("draft.block_size=16"))
+
+    assert error.where == "draft.block_size"
+    assert "says 8" in error.problem
+
+
+def test_block_rule_on_the_v1_runner_is_refused(study: Study) -> None:
+    """A05, H07: V1 accepts ``block`` and ignores it."""
+    error = refusal(study("engine.model_runner=v1"))
+
+    assert error.where == "search.rejection_sample_method"
+    assert "accepts it without a word" in error.problem
+    for word in ("block", "v1", "0.32.0"):
+        assert word in error.problem
+
+
+def test_dflash2_draft_on_the_v1_runner_is_refused(study: Study) -> None:
+    """A07: it drafts as DFlash1 there."""
+    error = refusal(study("engine.model_runner=v1", "search.rejection_sample_method=[standard]"))
+
+    assert error.where == "engine.model_runner"
+    assert "DFlash2DraftModel" in error.problem
+
+
+def test_synthetic_rule_is_refused_where_the_study_may_promote(study: Study) -> None:
+    """H08: it never verifies."""
+    rules = "search.rejection_sample_method=[synthetic]"
+
+    assert refusal(study(rules)).where == "search.rejection_sample_method"
+    prepared = prepare(study(rules, "policy.promote=never"), models_must_exist=True)
+    assert {arm.rejection_sample_method for arm in prepared.arms} == {None, "synthetic"}
+
+
+@pytest.mark.parametrize(
+    ("override", "where"),
+    [
+        ("search.draft_sample_method=[random]", "search.draft_sample_method"),
+        ("search.rejection_sample_method=[verify]", "search.rejection_sample_method"),
+        ("search.num_speculative_tokens=[3,3]", "search.num_speculative_tokens"),
+        ("search.num_speculative_tokens=[0]", "search.num_speculative_tokens"),
+        ("engine.build=0.27.1", "engine.build"),
+        ("engine.python=/none/bin/python", "engine.python"),
+        ("load.workload=none.jsonl", "load.workload"),
+    ],
+)
+def test_input_that_cannot_be_is_refused_with_its_key(
+    override: str, where: str, study: Study
+) -> None:
+    assert refusal(study(override)).where == where
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"prompt": ""}', "no json", '["a"]'])
+def test_workload_without_prompts_is_refused(text: str, study: Study, workload_file: Path) -> None:
+    workload_file.write_text(text)
+
+    assert refusal(study()).where == "load.workload"
+
+
+def test_plan_checks_what_is_there_and_notes_the_rest(study: Study, tmp_path: Path) -> None:
+    config = study(f"target.path={tmp_path}/none", "engine.python=/none/bin/python")
+
+    notes = prepare(config, models_must_exist=False).notes
+
+    assert [note.partition(":")[0] for note in notes] == ["target.path", "engine.python"]
+
+
+def test_plan_still_refuses_a_broken_folder(study: Study, target_folder: Path) -> None:
+    (target_folder / "tokenizer.json").unlink()
+
+    with pytest.raises(ConfigError, match="no tokenizer"):
+        prepare(study(), models_must_exist=False)
+
+
+def test_study_id_is_the_question_and_not_where_it_is_asked(study: Study, tmp_path: Path) -> None:
+    def id_of(*overrides: str) -> str:
+        return prepare(study(*overrides), models_must_exist=False).study_id
+
+    same = ("tracking.uri=http://a:1", f"target.path={tmp_path}/x", "production.http_port=9")
+    other = ("search.num_speculative_tokens=[3]", "load.streams=[1]", "seed=2", "load.block_s=9")
+
+    assert {id_of(override) for override in same} == {id_of()}
+    assert len({id_of(), *(id_of(override) for override in other)}) == 5
+    assert "path" not in json.dumps(identity(study()))
+
+
+def test_premises_change_with_the_models_and_the_engine(study: Study, target_folder: Path) -> None:
+    def now(*overrides: str) -> Prepared:
+        return prepare(study(*overrides), models_must_exist=True)
+
+    before = premises(now())
+    assert premises(now("load.block_s=9")) == before
+    assert premises(now("engine.args.dtype=bfloat16")) != before
+    assert before.step_time == "modelled"
+
+    (target_folder / "model.safetensors").write_bytes(b"another")
+    assert premises(now()).target_digest != before.target_digest
+
+
+@pytest.mark.parametrize("uri", ["tracking.uri=null", "tracking.uri="])
+def test_missing_tracking_address_is_refused(
+    uri: str, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    with pytest.raises(ConfigError, match=r"^tracking\.uri: .*MLFLOW_TRACKING_URI"):
+        compose.tracking_uri(study(uri))
+
+
+def test_tracking_address_of_the_study_wins_over_the_environment(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://env:1")
+
+    assert compose.tracking_uri(study()) == "http://env:1"
+    assert compose.tracking_uri(study("tracking.uri=http://own:1")) == "http://own:1"
+
+
+def test_relative_paths_start_at_the_project(tmp_path: Path) -> None:
+    assert resolve("conf/study/demo.yaml").is_file()
+    assert resolve(str(tmp_path)) == tmp_path
+    assert resolve("~/x") == Path.home() / "x"
+
+
+def test_engine_spec_names_the_arm_and_everything_that_is_not_vllms_default(
+    study: Study, draft_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECPILOT_STATE_DIR", str(tmp_path / "state"))
+    config = study("engine.env.OWN=1")
+    spec = compose.engine_spec(config, make_arm(3, "greedy", "standard"), "trial-a")
+
+    assert spec.speculative_config == {
+        "method": "dflash",
+        "model": str(draft_folder),
+        "num_speculative_tokens": 3,
+        "draft_sample_method": "greedy",
+        "rejection_sample_method": "standard",
+    }
+    assert spec.env["TRITON_INTERPRET"] == "1"
+    assert spec.env["OWN"] == "1"
+    assert spec.log_path == str(tmp_path / "state" / "logs" / "trial-a-{boot_id}.log")
+    assert compose.engine_spec(config, BASELINE, "trial-a").speculative_config is None
+
+
+def test_engine_spec_of_a_real_board_has_no_trace_of_the_cpu() -> None:
+    config = load_config(CONF_DIR / "study" / "qwen38_gb10.yaml")
+
+    spec = compose.engine_spec(config, make_arm(), "trial-a")
+
+    assert spec.env == {}
+    assert spec.launcher == "vllm.entrypoints.cli.main"
+
+
+def test_settings_of_race_and_gates_are_the_studys(study: Study) -> None:
+    config = study("search.max_boots=9", "policy.min_kv_cache_tokens=5", "seed=4")
+
+    race, gates = compose.race_settings(config), compose.gate_settings(config)
+
+    assert (race.max_boots, race.boots_per_finalist, race.seed) == (9, 3, 4)
+    assert (gates.min_kv_cache_tokens, gates.cell_tolerance) == (5, 0.05)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "local", "nowhere"])
+def test_ray_that_does_not_answer_is_refused_at_once(
+    address: str, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+
+    with pytest.raises(ConfigError) as caught:
+        compose.join_ray(study())
+
+    assert caught.value.where == f"ray at '{address}'"
+    assert "RAY_ADDRESS" in caught.value.remedy
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", 1)) != 0, "the port of this test is in use"
