@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from ray.job_submission import JobSubmissionClient
 
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import PortInUseError, StartError
-from orchestrator.config import load_config
+from orchestrator.config import StudyConfig, load_config
+from orchestrator.errors import ConfigError
 
 PROJECT = Path(__file__).resolve().parents[1]
 EXCLUDES = (".git", ".venv*", ".engines", ".specpilot", "tests", "docs")
@@ -46,6 +49,11 @@ def main() -> int:
         passed = int(time.monotonic() - started)
         print(f"[{passed // 60}:{passed % 60:02d}] {text}", flush=True)
 
+    try:
+        config = load_config(PROJECT / args.study, args.overrides)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     cluster = LocalCluster(
         state_dir=args.state_dir.resolve(),
         ports=Ports(http=args.http_port, mlflow=args.mlflow_port, dashboard=args.dashboard_port),
@@ -60,7 +68,13 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
-        return _with_cluster(cluster, args, say)
+        say(f"MLflow: {cluster.mlflow_uri}")
+        say(f"Ray: {cluster.dashboard_url}, two nodes of one GB10 token each")
+        settings = [*args.overrides, *local_settings(cluster, config)]
+        return _finish(cluster, run_study(cluster, args.study, settings), keep=bool(args.keep))
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         say("interrupted")
         return 1
@@ -71,72 +85,86 @@ def main() -> int:
             print(f"error: processes that could not be ended: {left}", file=sys.stderr)
 
 
-def _with_cluster(
-    cluster: LocalCluster, args: argparse.Namespace, say: Callable[[str], None]
-) -> int:
-    say(f"MLflow: {cluster.mlflow_uri}")
-    say(f"Ray: {cluster.dashboard_url}, two nodes of one GB10 token each")
-    status = run_study(cluster, args.study, args.overrides)
-    if status == 0:
+def _finish(cluster: LocalCluster, status: int, *, keep: bool) -> int:
+    """Say what serves, keep it up if asked, and return the demo's exit status."""
+    if status not in (0, NOTHING_PROMOTED):
+        return status
+    if status == NOTHING_PROMOTED:
+        print("the study is finished; nothing new was promoted", flush=True)
+    if status == 0 or serves(cluster):
         for line in closing_lines(cluster):
             print(line, flush=True)
-    elif status == NOTHING_PROMOTED:
-        print(f"nothing was promoted; results: {cluster.mlflow_uri}", flush=True)
-    if args.keep and status in (0, NOTHING_PROMOTED):
+    if keep:
         print("production and MLflow stay up; Ctrl-C ends them", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
-    return status
+    # A study whose incumbent wins is as good an end as a promotion.
+    return 0
 
 
-def run_study(cluster: LocalCluster, study: Path, overrides: list[str]) -> int:
-    """Submit the study as a Ray job, show its output, and return its exit status."""
+def serves(cluster: LocalCluster) -> bool:
+    """Return whether the production route answers."""
+    try:
+        with urllib.request.urlopen(f"{cluster.production_url}/v1/models", timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+def run_study(cluster: LocalCluster, study: Path, settings: list[str]) -> int:
+    """Submit the study as a Ray job, show its output, and return its exit status.
+
+    Raises:
+        StartError: Ray did not take the job.
+    """
     submission_id = f"study-{uuid.uuid4().hex[:12]}"
+    entrypoint = ["python", "-m", "orchestrator", "study", str(study), *settings]
     runtime_env = {"env_vars": JOB_ENV, "excludes": list(EXCLUDES)}
-    command = [
-        sys.executable, "-m", "ray.scripts.scripts", "job", "submit",
-        "--address", cluster.dashboard_url, "--submission-id", submission_id,
-        "--working-dir", str(PROJECT), "--runtime-env-json", json.dumps(runtime_env),
-        "--", "python", "-m", "orchestrator", "study", str(study),
-        *local_settings(cluster, study, overrides),
-    ]  # fmt: skip
-    print(f"$ ray job submit --working-dir . -- {' '.join(command[command.index('--') + 1 :])}")
-    process = subprocess.Popen(
-        command, env=cluster.environment(), cwd=PROJECT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    print(f"$ ray job submit --working-dir . -- {shlex.join(entrypoint)}", flush=True)
+    submitted = subprocess.run(
+        [
+            sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--no-wait",
+            "--address", cluster.dashboard_url, "--submission-id", submission_id,
+            "--working-dir", str(PROJECT), "--runtime-env-json", json.dumps(runtime_env),
+            "--", *entrypoint,
+        ],
+        env=cluster.environment(), cwd=PROJECT, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if submitted.returncode != 0:
+        raise StartError(f"ray job submit failed:\n{submitted.stdout}{submitted.stderr}")
     client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
     try:
-        show(process)
+        asyncio.run(_show(client, submission_id))
     except KeyboardInterrupt:
         print("stopping the study; its engines are ended first", flush=True)
         client.stop_job(submission_id)
-        show(process)
+        asyncio.run(_show(client, submission_id))
         raise
-    code = client.get_job_info(submission_id).driver_exit_code
-    return 1 if code is None else int(code)
+    while not (info := client.get_job_info(submission_id)).status.is_terminal():
+        time.sleep(0.2)
+    return 1 if info.driver_exit_code is None else int(info.driver_exit_code)
 
 
-def show(process: subprocess.Popen[str]) -> None:
-    """Print the job's output until it ends, without what Ray says of its own packaging."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if not RAY_CHATTER.match(line):
-            print(line, end="", flush=True)
-    process.wait()
+async def _show(client: JobSubmissionClient, submission_id: str) -> None:
+    """Print the job's output until it ends, without Ray's words about its packaging."""
+    rest = ""
+    async for text in client.tail_job_logs(submission_id):
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            if not RAY_CHATTER.match(line):
+                print(line, flush=True)
 
 
-def local_settings(cluster: LocalCluster, study: Path, overrides: list[str]) -> list[str]:
-    """Return the overrides that this machine needs.
+def local_settings(cluster: LocalCluster, config: StudyConfig) -> list[str]:
+    """Return the overrides that this machine needs, beside the user's own.
 
     Production outlives the job, and with it the job's copy of the working directory, so model
     folders are named by absolute paths.
     """
-    config = load_config(PROJECT / study, overrides)
     settings = [f"target.path={(PROJECT / config.target.path).resolve()}"]
     if config.draft is not None:
         settings.append(f"draft.path={(PROJECT / config.draft.path).resolve()}")
-    return [*overrides, *settings, f"production.http_port={cluster.ports.http}"]
+    return [*settings, f"production.http_port={cluster.ports.http}"]
 
 
 def closing_lines(cluster: LocalCluster) -> list[str]:

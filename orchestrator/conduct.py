@@ -12,8 +12,10 @@ from orchestrator import compose
 from orchestrator.compose import Cluster
 from orchestrator.config import StudyConfig, config_to_dict
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.estimate import known_arms
 from orchestrator.core.premises import Premises, differences
 from orchestrator.core.race import expected_boots
+from orchestrator.core.space import reference_arm
 from orchestrator.core.summary import ArmSummary, summarise
 from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, decide, promotable
@@ -69,6 +71,10 @@ class Conduct:
         """The space, the incumbent included."""
         return with_incumbent(self.prepared.arms, self.incumbent)
 
+    def _is_reference_known(self) -> bool:
+        reference = reference_arm(self.arms, self.incumbent)
+        return reference in known_arms(self.arms, self.config.board())
+
     def race(self) -> tuple[Boot, ...]:
         """Run all boots of the race and return them."""
         config, race = self.config, compose.race_settings(self.config)
@@ -85,7 +91,9 @@ class Conduct:
             storage_path=compose.state_dir() / "tune",
         )
         pace = Pace(
-            num_expected=expected_boots(len(self.arms), race),
+            num_expected=expected_boots(
+                len(self.arms), race, is_reference_known=self._is_reference_known()
+            ),
             num_parallel=num_nodes,
             guess_boot_s=seconds_per_boot(config),
             fixed_s=PROMOTION_S + config.engine.expected_boot_s,

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
-from orchestrator.core.estimate import Contrast
+from orchestrator.core.estimate import Contrast, known_arms
 from orchestrator.core.promotion import Gate
 from orchestrator.core.race import RaceSettings, expected_boots
 from orchestrator.core.space import reference_arm
@@ -86,8 +86,9 @@ def format_plan(
     builds = ", ".join(sorted({arm.engine_build for arm in arms}))
     reference = reference_arm(arms, incumbent)
     what = "the incumbent" if incumbent is not None else "the reference"
-    on_top = "" if reference is None else f" and {what} {reference.label}"
-    num_boots = expected_boots(len(arms), settings)
+    is_raced = reference is not None and reference not in known_arms(arms, board)
+    on_top = f" and {what} {reference.label}" if reference is not None and is_raced else ""
+    num_boots = expected_boots(len(arms), settings, is_reference_known=not is_raced)
     cells = ", ".join(f"{cell.key} {share:.0%}" for cell, share in weights.items())
     source = "measured" if board is None else f"MODELLED by {board.name}"
     nodes = "one node" if num_nodes == 1 else f"{num_nodes} nodes"

@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.estimate import boot_objective
+from orchestrator.core.estimate import boot_objective, known_arms
 from orchestrator.core.race import RaceSettings, RaceState, next_boot
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
 from orchestrator.errors import StudyStopped
@@ -202,6 +202,7 @@ def race_state(
         dead=frozenset(dead),
         issued=issued,
         failed=failed,
+        known=known_arms(plan.arms, plan.board),
     )
 
 

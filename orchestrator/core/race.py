@@ -50,6 +50,8 @@ class RaceState:
     """Boots started so far, running ones included."""
     failed: Mapping[Arm, int] = field(default_factory=dict)
     """Boots that ended without a score."""
+    known: frozenset[Arm] = frozenset()
+    """Arms whose score a model states: after their first boot more would tell nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,9 @@ def next_boot(state: RaceState, settings: RaceSettings) -> RaceDecision:
     wanting = [
         arm
         for arm in finalists
-        if arm in in_race and _held(arm, state) < settings.boots_per_finalist
+        if arm in in_race
+        and arm not in state.known
+        and _held(arm, state) < settings.boots_per_finalist
     ]
     if wanting:
         arm, round_number = _of_round(finalists, wanting, state)
@@ -96,9 +100,19 @@ def next_boot(state: RaceState, settings: RaceSettings) -> RaceDecision:
     return RaceDecision(kind="finished", reason=_finish_reason(alive, finalists))
 
 
-def expected_boots(num_arms: int, settings: RaceSettings) -> int:
-    """Return the boots of a race in which nothing fails."""
-    num_finalists = min(num_arms, settings.num_finalists + 1)
+def expected_boots(
+    num_arms: int, settings: RaceSettings, *, is_reference_known: bool = False
+) -> int:
+    """Return the most boots of a race in which nothing fails.
+
+    Args:
+        num_arms: Size of the space.
+        settings: The race's budget.
+        is_reference_known: Whether a model states the reference's score, so that it gets no
+            boots beyond its first.
+    """
+    on_top = 0 if is_reference_known else 1
+    num_finalists = min(num_arms, settings.num_finalists + on_top)
     return min(settings.max_boots, num_arms + num_finalists * (settings.boots_per_finalist - 1))
 
 

@@ -44,6 +44,7 @@ class Play:
         self.issued: dict[Arm, int] = {}
         self.failed: dict[Arm, int] = {}
         self.dead: set[Arm] = set()
+        self.known: frozenset[Arm] = frozenset()
         self.order: list[Arm] = []
         self.running: list[Arm] = []
         self.reason = ""
@@ -56,6 +57,7 @@ class Play:
             dead=frozenset(self.dead),
             issued=self.issued,
             failed=self.failed,
+            known=self.known,
         )
 
     def run(self) -> None:
@@ -132,6 +134,16 @@ def test_next_boot_incumbent_is_in_the_final_whatever_it_scores() -> None:
     game = play(published, incumbent=make_arm(8))
     assert len(game.scores[make_arm(8)]) == 3
     assert len(game.scores[BASELINE]) == 1
+
+
+def test_next_boot_arm_with_a_known_score_gets_no_boot_beyond_its_first() -> None:
+    play = Play(ARMS, None, race=SETTINGS, outcome=published, rng=random.Random(1))
+    play.known = frozenset({BASELINE})
+
+    play.run()
+
+    assert play.order.count(BASELINE) == 1
+    assert len(play.order) == expected_boots(len(ARMS), SETTINGS, is_reference_known=True)
 
 
 def test_next_boot_waits_for_the_coverage() -> None:

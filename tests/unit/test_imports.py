@@ -27,15 +27,23 @@ ALLOWED: dict[str, set[str]] = {
     "events": {"ports"},
     "report": {"core"},
     "trial": {"core", "errors", "ports"},
-    "study": {"core", "events", "trial"},
-    "promote": {"errors", "events", "ports"},
+    "study": {"core", "errors", "events", "trial"},
+    "promote": {"core", "errors", "events", "ports"},
+    "prepare": {"adapters", "config", "core", "errors", "load", "version"},
     "compose": {
-        *("adapters", "config", "core", "errors", "load", "study", "trial", "version"),
+        *("adapters", "config", "core", "errors", "load", "prepare", "study", "trial"),
         "serve_apps",
     },
+    "delivery": {
+        *("adapters", "compose", "core", "errors", "events", "ports", "prepare", "promote"),
+    },
+    "conduct": {
+        *("compose", "config", "core", "delivery", "errors", "events", "ports", "prepare"),
+        *("promote", "report", "study"),
+    },
     "commands": {
-        *("adapters", "compose", "config", "core", "errors", "events", "ports", "promote"),
-        *("report", "study"),
+        *("adapters", "compose", "conduct", "config", "delivery", "errors", "events", "ports"),
+        *("prepare", "promote", "report"),
     },
     "cli": {"commands", "config", "errors", "version"},
     "__main__": {"cli"},

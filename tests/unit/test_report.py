@@ -103,9 +103,28 @@ def test_plan_says_arms_boots_cells_and_time() -> None:
         "3 arms on vLLM 0.32.0: no-speculation, probabilistic+block-5",
         "2 cells with their share of the traffic: c1_t0.7 80%, c4_t1 20%",
         "MODELLED by gb10_model",
+        "at most 7 boots",
+        "the best 2 up to 3 each",
+        "about 2.3 h on one node (20 min a boot",
+    ):
+        assert words in text
+
+
+def test_plan_measured_reference_is_raced_too_and_nodes_share_the_time() -> None:
+    lines = format_plan(
+        ARMS,
+        weights=WEIGHTS,
+        board=None,
+        incumbent=None,
+        settings=RACE,
+        seconds_per_boot=1200,
+        num_nodes=2,
+    )
+    text = " ".join(" ".join(lines).split())
+    for words in (
         "at most 9 boots",
         "the best 2 and the reference no-speculation up to 3 each",
-        "about 3.0 h on one node (20 min a boot",
+        "about 100 min on 2 nodes",
     ):
         assert words in text
 
