@@ -222,6 +222,9 @@ class Production(Protocol):
     def complete(self, prompt: str, max_tokens: int, app: str | None) -> Mapping[str, object]:
         """Send one completion through the production route, pinned to ``app`` if given.
 
+        Returns:
+            At least ``text``, ``finish_reason`` and ``output_tokens``.
+
         Raises:
             TransientError: No answer, or one that is not a completion.
         """

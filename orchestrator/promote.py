@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.promotion import PromotionStep
-from orchestrator.errors import PromotionError
+from orchestrator.errors import OrchestratorError, PromotionError
 from orchestrator.events import Emit
 from orchestrator.ports import Clock, Production, ProductionState, Registry, Version
 
@@ -17,6 +17,7 @@ STEP_TAG = "specpilot.promotion_step"
 FAILED_STEP = "failed"
 POLL_S = 1.0
 
+_ALIASES = (CHAMPION, CHALLENGER, PREVIOUS)
 _FAILED_STATES = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 
 
@@ -78,24 +79,22 @@ class Promoter:
             PromotionError: The challenger did not serve or did not pass its verification.
         """
         registry, name = self._registry, version.model_name
-        champion = registry.by_alias(name, CHAMPION)
+        before = {alias: registry.by_alias(name, alias) for alias in _ALIASES}
+        champion = before[CHAMPION]
         if champion is not None and champion.version == version.version:
             raise PromotionError(f"version {version.version} of {name} is the champion already")
         try:
             throughput = self._take_over(version, champion, measure)
+            if champion is not None:
+                registry.set_alias(name, PREVIOUS, champion.version)
+            registry.set_alias(name, CHAMPION, version.version)
         except BaseException as error:
             # Whatever ends it, an interrupt too: production goes back to what it was.
-            self._undo(version, champion)
+            left = self._undo(version, before)
             if not isinstance(error, Exception):
                 raise
-            raise PromotionError(f"version {version.version} of {name}: {error}") from error
-        if champion is not None:
-            registry.set_alias(name, PREVIOUS, champion.version)
-        registry.set_alias(name, CHAMPION, version.version)
-        registry.delete_alias(name, CHALLENGER)
-        self._done(version, PromotionStep.ALIASED, "it is the champion")
-        self._declare_alone(version)
-        self._done(version, PromotionStep.RETIRED, "it serves alone")
+            raise PromotionError(f"version {version.version} of {name}: {error}{left}") from error
+        self._retire(version)
         return Promoted(
             version=version.version,
             previous=None if champion is None else champion.version,
@@ -180,12 +179,37 @@ class Promoter:
             if not answer.get("text") or not answer.get("output_tokens"):
                 raise PromotionError(f"answer {index + 1} of the verification was empty")
 
-    def _undo(self, version: Version, champion: Version | None) -> None:
+    def _retire(self, version: Version) -> None:
+        """End what served before; the version is the champion whatever comes of this."""
+        try:
+            self._registry.delete_alias(version.model_name, CHALLENGER)
+            self._done(version, PromotionStep.ALIASED, "it is the champion")
+            self._declare_alone(version)
+            self._done(version, PromotionStep.RETIRED, "it serves alone")
+        except OrchestratorError as error:
+            self._emit(f"version {version.version} serves, but what was before it is left: {error}")
+
+    def _undo(self, version: Version, before: Mapping[str, Version | None]) -> str:
+        """Put production back, then the aliases; return in words what could not be put back."""
         self._emit(f"promotion of version {version.version} failed; putting production back")
-        old = self._engines(champion)
-        self._production.declare(old, dict.fromkeys(old, 1.0))
-        self._registry.delete_alias(version.model_name, CHALLENGER)
-        self._registry.set_tag(version.model_name, version.version, STEP_TAG, FAILED_STEP)
+        registry, name = self._registry, version.model_name
+        old, left = self._engines(before[CHAMPION]), ""
+        try:
+            self._production.declare(old, dict.fromkeys(old, 1.0))
+        except OrchestratorError as error:
+            left = f"; production could not be put back: {error}"
+        try:
+            for alias, holder in before.items():
+                if holder is None:
+                    registry.delete_alias(name, alias)
+                else:
+                    registry.set_alias(name, alias, holder.version)
+            registry.set_tag(name, version.version, STEP_TAG, FAILED_STEP)
+        except OrchestratorError as error:
+            left += f"; the registry could not be put back: {error}"
+        if left:
+            self._emit(left.removeprefix("; "))
+        return left
 
 
 def _reason(state: ProductionState, app: str) -> str:

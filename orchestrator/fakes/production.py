@@ -54,7 +54,8 @@ class FakeProduction:
         return ProductionState(
             weights=dict(self._weights),
             engines=statuses,
-            router_status=RUNNING if self._weights else None,
+            # As on Serve: a declaration has a router, even one without weights.
+            router_status=RUNNING if self.declarations else None,
             messages={
                 name: f"{name} is {status}"
                 for name, status in statuses.items()
@@ -99,11 +100,10 @@ class FakeProduction:
             raise TransientError(f"'{name}' answered no completion")
         tokens = max(1, max_tokens)
         return {
-            "object": "text_completion",
-            "model": "specpilot",
+            "text": f"{prompt} and so on",
+            "finish_reason": "length",
+            "output_tokens": tokens,
             "system_fingerprint": name,
-            "choices": [{"index": 0, "text": f"{prompt} and so on", "finish_reason": "length"}],
-            "usage": {"prompt_tokens": len(prompt.split()), "completion_tokens": tokens},
         }
 
     def _next_app(self) -> str | None:

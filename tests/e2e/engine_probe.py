@@ -66,7 +66,8 @@ def main() -> None:
     from vllm.entrypoints.cli.serve import cmd_init  # noqa: PLC0415
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
-    parser = FlexibleArgumentParser(prog="vllm")
+    make_parser: Any = FlexibleArgumentParser
+    parser = make_parser(prog="vllm")
     subparsers = parser.add_subparsers(dest="subparser")
     serve = cmd_init()[0]
     serve.subparser_init(subparsers)

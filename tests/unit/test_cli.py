@@ -181,7 +181,12 @@ def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_promote_hands_over_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
-    monkeypatch.setattr(commands, "promote", lambda _config, number: asked.append(number) or 0)
+
+    def record(config: StudyConfig, number: int | None) -> int:
+        asked.append(number)
+        return 0
+
+    monkeypatch.setattr(commands, "promote", record)
 
     assert cli.main(["promote", DEMO, "--registered-version", "3"]) == 0
     assert cli.main(["promote", DEMO]) == 0

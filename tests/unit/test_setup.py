@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def finish(venv: Path, stamp: str) -> None:
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
-    monkeypatch.setattr(install.sys, "argv", ["install.py", *args])
+    monkeypatch.setattr(sys, "argv", ["install.py", *args])
     return install.main()
 
 
@@ -43,7 +44,7 @@ def test_other_python_is_refused_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(install.sys, "version_info", (*version, 0, "final", 0))
+    monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
 
     assert call(monkeypatch, "project") == 2
     assert "Python 3.11 is needed" in capsys.readouterr().out
