@@ -148,7 +148,7 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         node=LocalNode(node_id=order.node_id, kind=config.node.kind),
         clock=SystemClock(),
     )
-    return Trial(spec, ports, lambda _text: None)
+    return Trial(spec, ports, logging.getLogger("specpilot.trial").info)
 
 
 def trial_factory(context: TrialContext) -> partial[Trial]:

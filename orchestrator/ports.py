@@ -6,7 +6,7 @@ same contract tests run on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -234,7 +234,3 @@ class Production(Protocol):
     def url(self) -> str:
         """Public address of the production route."""
         ...
-
-
-Sink = Callable[[Sequence[str]], None]
-"""Receives finished lines of a report."""

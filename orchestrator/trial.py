@@ -9,7 +9,7 @@ import json
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from orchestrator.core.checks import check_block
 from orchestrator.core.exposition import delta, parse_counters
@@ -25,6 +25,7 @@ from orchestrator.core.types import (
     LoadResult,
 )
 from orchestrator.errors import InfeasibleArm, MeasurementError, TransientError
+from orchestrator.load.sanity import garbage_reason
 from orchestrator.ports import Clock, Engine, LoadClient, LoadHooks, LoadRequest, Node, Tracker
 
 logger = logging.getLogger(__name__)
@@ -143,6 +144,10 @@ class Trial:
         )
         artifacts = {
             "engine_log_tail.txt": self._ports.engine.log_tail(),
+            "node.json": json.dumps(
+                {"before": asdict(self._node), "after": asdict(self._ports.node.snapshot())},
+                indent=1,
+            ),
             "resolved_config.json": json.dumps(self._resolved, indent=1, default=str),
         }
         self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
@@ -201,7 +206,8 @@ class Trial:
                 raise TransientError("the engine was restarted inside the block")
         block = self._block(index, cell, result, counters)
         texts = tuple(record.text for record in result.records)
-        return replace(block, invalid_reason=check_block(block, arm=self._spec.arm, texts=texts))
+        reason = check_block(block, arm=self._spec.arm, texts=texts) or garbage_reason(texts)
+        return replace(block, invalid_reason=reason)
 
     def _block(
         self, index: int, cell: Cell, result: LoadResult, counters: CounterSnapshot

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "adapters": {"core", "errors", "ports", "serve_apps"},
     "events": {"ports"},
     "report": {"core"},
-    "trial": {"core", "errors", "ports"},
+    "trial": {"core", "errors", "load", "ports"},
     "study": {"core", "errors", "events", "trial"},
     "promote": {"core", "errors", "events", "ports"},
     "prepare": {"adapters", "config", "core", "errors", "load", "version"},

@@ -1,0 +1,90 @@
+"""A small study end to end: real vLLM, real draft, Ray, Serve and MLflow, to what serves."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from infra.demo import closing_lines, local_settings, run_study
+from infra.local.cluster import LocalCluster, Ports
+from infra.local.processes import tagged
+from orchestrator.config import load_config
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+STUDY = Path("conf/study/demo.yaml")
+SMALL = [
+    "search.num_speculative_tokens=[7]",
+    "search.draft_sample_method=[probabilistic]",
+    "search.rejection_sample_method=[block]",
+    "search.num_finalists=1",
+    "load.temperatures=[0.7]",
+    "load.streams=[2]",
+    "load.block_s=5",
+    "production.verify_requests=2",
+]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    local = LocalCluster(state_dir=tmp_path / "state", ports=Ports())
+    local.start()
+    yield local
+    assert local.stop() == [], "processes of the cluster survived"
+    assert tagged(local.tag) == []
+
+
+def test_study_on_the_real_engine_ends_with_the_winner_serving(
+    cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = [*SMALL, *local_settings(cluster, load_config(STUDY, SMALL))]
+
+    status = run_study(cluster, STUDY, settings)
+
+    output = capfd.readouterr().out
+    assert status == 0, output
+    assert "MODELLED by gb10_model" in output
+    client = MlflowClient(cluster.mlflow_uri)
+    champion = client.get_model_version_by_alias("specpilot-demo", "champion")
+    assert champion.tags["specpilot.arm_label"] == "probabilistic+block-7"
+    assert champion.tags["specpilot.step_time"] == "modelled"
+    _assert_tracked(client)
+    _assert_serves(cluster, f"specpilot-v{champion.version}")
+
+
+def _assert_tracked(client: MlflowClient) -> None:
+    experiment = client.get_experiment_by_name("demo")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], max_results=100)
+    boots = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    speculating = [run for run in boots if run.data.params["num_speculative_tokens"] == "7"]
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert len(speculating) == 3
+    for run in speculating:
+        assert run.data.metrics["c2_t0.7/acceptance_length"] > 1.5
+        assert run.data.metrics["kv_cache_tokens"] > 0
+        assert run.data.params["rejection_sample_method"] == "block"
+
+
+def _assert_serves(cluster: LocalCluster, version: str) -> None:
+    """Ask production as the last lines of the demo tell a person to."""
+    curl = closing_lines(cluster)[-1]
+    body = curl.rsplit("-d '", 1)[1].removesuffix("'")
+    request = urllib.request.Request(
+        f"{cluster.production_url}/v1/completions",
+        data=body.encode(),
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        assert answer.headers["x-specpilot-version"] == version
+        data = json.load(answer)
+    assert data["model"] == "specpilot"
+    assert data["usage"]["completion_tokens"] == 32
