@@ -41,7 +41,8 @@ class DraftRecipe:
     """Shape and training of the draft.
 
     `aux_layer_ids` count the target's hidden states: 0 is the embedding, n the output of layer n.
-    vLLM's `target_layer_ids` are these minus one.
+    vLLM's `target_layer_ids` are these minus one. The learning rates follow a schedule of
+    `schedule_steps`, of which the shipped draft ran the first `steps`.
     """
 
     aux_layer_ids: tuple[int, ...] = (1, 2, 3, 4)
@@ -56,6 +57,7 @@ class DraftRecipe:
     batch_size: int = 6
     anchors_per_window: int = 40
     steps: int = 600
+    schedule_steps: int = 680
     decay_share: float = 0.5
     muon_lr: float = 0.02
     adam_lr: float = 3e-3

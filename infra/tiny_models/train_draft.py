@@ -162,7 +162,7 @@ def fit_draft(
     logger.info("draft: %d parameters", sum(p.numel() for _, p in trainable))
     optimiser = Optimiser(
         trainable,
-        steps=recipe.steps,
+        steps=recipe.schedule_steps,
         warmup_steps=recipe.warmup_steps,
         muon_lr=recipe.muon_lr,
         adam_lr=recipe.adam_lr,
