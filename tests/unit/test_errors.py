@@ -11,6 +11,7 @@ from orchestrator.errors import (
     MeasurementError,
     OrchestratorError,
     PromotionError,
+    StudyStopped,
     TransientError,
 )
 from serve_apps.engine.errors import (
@@ -28,6 +29,7 @@ SAMPLES: list[Exception] = [
     TransientError("no answer"),
     MeasurementError("too short"),
     PromotionError("did not start"),
+    StudyStopped("after 3 boots"),
     EngineError("text"),
     EngineBootError(BootFailure.OUT_OF_MEMORY, "did not start", "CUDA out of memory", "tail"),
     EngineNotRunning("b1", "exited with status 1"),
