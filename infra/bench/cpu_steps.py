@@ -89,8 +89,10 @@ def command(options: Options, rule: tuple[str, str] | None) -> list[str]:
     words = [
         sys.executable, "-m", "serve_apps.cpu.launch", "serve", str(options.target),
         "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(options.port),
-        "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs",
-        str(max(8, options.streams)),
+        "--enforce-eager", "--max-model-len", "1024",
+        "--max-num-seqs", str(max(8, options.streams)),
+        # A drafting kernel pads up to this many tokens, sixteen at a time, at every step.
+        "--max-num-batched-tokens", "512",
         "--dtype", options.dtype, "--no-enable-prefix-caching", "--generation-config", "vllm",
         "--disable-uvicorn-access-log",
     ]  # fmt: skip
