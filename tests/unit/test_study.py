@@ -245,9 +245,26 @@ def test_trial_whose_process_died_is_a_lost_boot_and_is_made_good(
 
     issued = list(drive(searcher, cluster, count()))
 
-    assert (from_plain(Arm, first["arm"]), 1) in issued
+    arm = from_plain(Arm, first["arm"])
+    assert (arm, 0) not in issued, "the lost boot's number is not used again"
+    assert (arm, 1) in issued
     assert len(issued) == expected_boots(5, RACE)
     assert len(searcher.boots) == len(issued)
+
+
+def test_arm_whose_processes_keep_dying_is_not_retried_for_ever() -> None:
+    searcher, cluster, ids = make_searcher(), Cluster({}), count()
+    killer = make_arm(7, "probabilistic", "block")
+    killed = 0
+    while (config := searcher.suggest(trial_id := f"t{next(ids)}")) != Searcher.FINISHED:
+        assert isinstance(config, dict)
+        if from_plain(Arm, config["arm"]) == killer:
+            killed += 1
+            searcher.on_trial_complete(trial_id, error=True)
+        else:
+            searcher.on_trial_complete(trial_id, cluster.boot(trial_id, config))
+
+    assert killed == 2
 
 
 def test_end_of_a_trial_that_was_not_issued_changes_nothing() -> None:
@@ -274,6 +291,7 @@ def test_race_that_is_saved_and_restored_goes_on_where_it_was(
     rest = list(drive(after, cluster, ids))
 
     assert len(kept) == num_before
+    assert issued[-1] not in rest, "the lost boot's number is not used again"
     assert after.boots[:num_before] == kept
     # The boot under way was lost with the driver and is made good by one more.
     assert Counter(arm for arm, _ in issued + rest) == Counter(arm for arm, _ in whole) + Counter(
