@@ -44,5 +44,12 @@ engine:
 bench-cpu: setup
 	$(VENV)/python -m infra.bench.cpu_steps
 
+# make tiny-models    train the tiny target and its draft again, in an environment of its own
+tiny-models:
+	@$(PYTHON) infra/setup/install.py tiny-models
+	.venv-tiny/bin/python -m infra.tiny_models build
+	.venv-tiny/bin/python -m infra.tiny_models evaluate
+
+# make clean    remove environments, results and caches
 clean:
 	rm -rf .venv .engines .venv-tiny .specpilot .mypy_cache .ruff_cache .pytest_cache

@@ -54,6 +54,12 @@ def main() -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    board = config.board()
+    if board is not None:
+        say(
+            "acceptance is measured on the real engine, on this machine's CPU; step times are "
+            f"MODELLED by {board.name} ({board.source})"
+        )
     cluster = LocalCluster(
         state_dir=args.state_dir.resolve(),
         ports=Ports(http=args.http_port, mlflow=args.mlflow_port, dashboard=args.dashboard_port),

@@ -302,6 +302,8 @@ def run_race(
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.num_nodes)
     # Results go to the tracker. Tune's own loggers would load torch into the driver for nothing.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    # The newer output prints a banner even when it is told to be silent.
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     progress = Progress(printer=printer, pace=pace, table=table)
     searcher = RaceSearcher(plan, progress.on_issue)
     printer.left_s = progress.left_s

@@ -212,17 +212,21 @@ class LocalCluster:
                 self._wait_http(f"{self.dashboard_url}/api/version", "ray-1", RAY_START_TIMEOUT_S)
 
     def _ray_command(self, index: int, address: str, port: int) -> list[str]:
+        assert self.temp_dir is not None
         common = [
             sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
             "--disable-usage-stats", "--node-ip-address", address, "--num-cpus", "1",
             "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
             "--resources", json.dumps({"GB10": 1, "trial_slot": 1}),
             "--dashboard-agent-listen-port", str(free_port()),
+            # One each: a node that unpacks a job's working directory first removes what is there,
+            # which would be the directory that the job runs in on the other node.
+            "--temp-dir", str(self.temp_dir / f"n{index + 1}"),
         ]  # fmt: skip
         if index > 0:
             return [*common, "--address", self.gcs_address]
         return [
-            *common, "--head", "--port", str(port), "--temp-dir", str(self.temp_dir),
+            *common, "--head", "--port", str(port),
             "--include-dashboard", "true", "--dashboard-host", "127.0.0.1",
             "--dashboard-port", str(self.ports.dashboard),
         ]  # fmt: skip

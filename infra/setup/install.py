@@ -2,6 +2,7 @@
 
     python3.11 infra/setup/install.py project          the project with the CPU engine and tools
     python3.11 infra/setup/install.py engine 0.28.0    another engine build, below .engines/
+    python3.11 infra/setup/install.py tiny-models      what training the tiny models needs
 
 A second call does nothing when what it would install has not changed.
 """
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -23,6 +25,7 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's public index of CPU builds; the one on PyPI brings gigabytes of CUDA libraries."""
 UNUSABLE = ("torchvision", "torchaudio", "torchcodec")
 """Their PyPI builds do not load beside the CPU build of torch and break transformers' import."""
+SPECULATORS = ("speculators==0.9.0", "hs-connectors==0.9.0")
 STAMP = ".specpilot-stamp"
 ENGINE_EXTRAS = {"0.28.0": ("openai-harmony",)}
 """What a build forgets to require."""
@@ -151,6 +154,25 @@ def install_engine(version: str) -> None:
     (venv / STAMP).write_text(wanted)
 
 
+def install_tiny_models() -> None:
+    """Make the environment in which the tiny models are trained."""
+    venv = PROJECT / ".venv-tiny"
+    wanted = stamp((PROJECT / "pyproject.toml").read_text(), Path(__file__).read_text(), str(venv))
+    if up_to_date(venv, wanted):
+        say("tiny models: .venv-tiny is up to date")
+        return
+    say("tiny models: making .venv-tiny (once; about 3 minutes, 2 GB)")
+    shutil.rmtree(venv, ignore_errors=True)
+    installer = Installer(venv, num_steps=5)
+    installer.create()
+    installer.torch()
+    extra = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    installer.pip("the trainer's needs", 120, *extra["optional-dependencies"]["tiny-models"])
+    # By itself it requires torchvision, which cannot load beside the CPU build of torch.
+    installer.pip("speculators", 10, "--no-deps", *SPECULATORS)
+    (venv / STAMP).write_text(wanted)
+
+
 def main() -> int:
     """Run one installation and return the exit status."""
     if sys.version_info[:2] != (3, 11):
@@ -164,6 +186,8 @@ def main() -> int:
                 install_project()
             case ["engine", version]:
                 install_engine(version)
+            case ["tiny-models"]:
+                install_tiny_models()
             case _:
                 say(__doc__ or "")
                 return 2
