@@ -34,6 +34,8 @@ class Pace:
     fixed_s: float
     """Time after the last boot: verdict and promotion."""
     durations_s: list[float] = field(default_factory=list)
+    race_ended_s: float | None = None
+    """When the last boot was back, on the clock that ``left_s`` is asked with."""
 
     def boot_s(self) -> float:
         """Return the expected duration of one boot with its blocks."""
@@ -41,13 +43,16 @@ class Pace:
             return self.guess_boot_s
         return sum(self.durations_s) / len(self.durations_s)
 
-    def left_s(self, num_running: int, running_s: float) -> float:
+    def left_s(self, now_s: float, num_running: int, running_s: float) -> float:
         """Return the expected time to the end.
 
         Args:
+            now_s: The time now.
             num_running: Boots under way.
             running_s: Time that they have run so far, summed.
         """
+        if self.race_ended_s is not None:
+            return max(0.0, self.fixed_s - (now_s - self.race_ended_s))
         num_left = max(self.num_expected - len(self.durations_s), num_running)
         work_s = max(0.0, num_left * self.boot_s() - running_s)
         return work_s / self.num_parallel + self.fixed_s

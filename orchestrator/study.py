@@ -221,7 +221,8 @@ class Progress(tune.Callback):
     def left_s(self) -> float:
         """Return the expected time to the end of the study."""
         now = time.monotonic()
-        return self.pace.left_s(len(self.started), sum(now - at for at in self.started.values()))
+        running_s = sum(now - at for at in self.started.values())
+        return self.pace.left_s(now, len(self.started), running_s)
 
     def on_issue(self, trial_id: str, arm: Arm, replicate: int) -> None:
         """Tell that a boot begins; Tune's own hook comes only when the engine is up."""
@@ -331,6 +332,7 @@ def run_race(
     if not searcher.stop_reason:
         # Tune takes SIGINT for itself and returns as if it were done.
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
+    pace.race_ended_s = time.monotonic()
     printer.say(f"race over: {searcher.stop_reason}")
     return searcher.boots
 

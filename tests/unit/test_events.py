@@ -29,32 +29,32 @@ def make_pace(num_parallel: int = 1) -> Pace:
 
 
 def test_pace_before_the_first_boot_takes_the_guess() -> None:
-    assert make_pace().left_s(0, 0.0) == 10 * 60 + 30
+    assert make_pace().left_s(0.0, 0, 0.0) == 10 * 60 + 30
 
 
 def test_pace_after_boots_takes_their_mean() -> None:
     pace = make_pace()
     pace.durations_s += [100.0, 200.0]
 
-    assert pace.left_s(0, 0.0) == 8 * 150 + 30
+    assert pace.left_s(0.0, 0, 0.0) == 8 * 150 + 30
 
 
 def test_pace_counts_what_running_boots_have_done_and_shares_over_nodes() -> None:
-    assert make_pace(num_parallel=2).left_s(2, 20.0) == (10 * 60 - 20) / 2 + 30
+    assert make_pace(num_parallel=2).left_s(0.0, 2, 20.0) == (10 * 60 - 20) / 2 + 30
 
 
 def test_pace_with_more_boots_than_expected_counts_those_that_run() -> None:
     pace = make_pace()
     pace.durations_s += [60.0] * 10
 
-    assert pace.left_s(1, 10.0) == 50 + 30
+    assert pace.left_s(0.0, 1, 10.0) == 50 + 30
 
 
 def test_pace_never_goes_below_what_comes_after_the_boots() -> None:
     pace = make_pace()
     pace.durations_s += [60.0] * 10
 
-    assert pace.left_s(1, 500.0) == 30
+    assert pace.left_s(0.0, 1, 500.0) == 30
 
 
 def test_printer_says_the_time_passed_and_the_time_left() -> None:
@@ -73,3 +73,11 @@ def test_printer_says_the_time_passed_and_the_time_left() -> None:
         "a",
         "b",
     ]
+
+
+def test_pace_after_the_race_counts_down_what_comes_after_it() -> None:
+    pace = make_pace()
+    pace.race_ended_s = 1000.0
+
+    assert pace.left_s(1010.0, 0, 0.0) == 20
+    assert pace.left_s(1100.0, 0, 0.0) == 0
