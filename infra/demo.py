@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import shlex
@@ -42,6 +43,7 @@ RAY_CHATTER = re.compile(
 def main() -> int:
     """Run the demo and return its exit status, which is the study's."""
     args = _parser().parse_args()
+    logging.getLogger("ray").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, _interrupt)
     started = time.monotonic()
 
@@ -77,7 +79,8 @@ def main() -> int:
         say(f"MLflow: {cluster.mlflow_uri}")
         say(f"Ray: {cluster.dashboard_url}, two nodes of one GB10 token each")
         settings = [*args.overrides, *local_settings(cluster, config)]
-        return _finish(cluster, run_study(cluster, args.study, settings), keep=bool(args.keep))
+        status = run_study(cluster, args.study, settings)
+        return _finish(cluster, status, study=args.study, keep=bool(args.keep))
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -91,17 +94,24 @@ def main() -> int:
             print(f"error: processes that could not be ended: {left}", file=sys.stderr)
 
 
-def _finish(cluster: LocalCluster, status: int, *, keep: bool) -> int:
+def _finish(cluster: LocalCluster, status: int, *, study: Path, keep: bool) -> int:
     """Say what serves, keep it up if asked, and return the demo's exit status."""
     if status not in (0, NOTHING_PROMOTED):
         return status
     if status == NOTHING_PROMOTED:
         print("the study is finished; nothing new was promoted", flush=True)
-    if status == 0 or serves(cluster):
-        for line in closing_lines(cluster):
-            print(line, flush=True)
     if keep:
-        print("production and MLflow stay up; Ctrl-C ends them", flush=True)
+        print(
+            f"to look around: . {cluster.shell_settings} && "
+            f".venv/bin/python -m orchestrator status {study}\n"
+            "production and MLflow stay up; Ctrl-C ends them",
+            flush=True,
+        )
+    if status == 0 or serves(cluster):
+        print(curl_line(cluster), flush=True)
+    else:
+        print(f"results: {cluster.mlflow_uri}", flush=True)
+    if keep:
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
     # A study whose incumbent wins is as good an end as a promotion.
@@ -173,14 +183,13 @@ def local_settings(cluster: LocalCluster, config: StudyConfig) -> list[str]:
     return [*settings, f"production.http_port={cluster.ports.http}"]
 
 
-def closing_lines(cluster: LocalCluster) -> list[str]:
-    """Return a request that works against production, and the link to the results."""
+def curl_line(cluster: LocalCluster) -> str:
+    """Return a request that works against production, the results' address behind it."""
     body = json.dumps({"model": "specpilot", "prompt": "def add(a, b):", "max_tokens": 32})
-    return [
-        f"results: {cluster.mlflow_uri}",
+    return (
         f"curl -s {cluster.production_url}/v1/completions -H 'content-type: application/json' "
-        f"-d '{body}'",
-    ]
+        f"-d '{body}'  # results: {cluster.mlflow_uri}"
+    )
 
 
 def _interrupt(_signum: int, _frame: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -95,6 +96,7 @@ class LocalCluster:
             self._start_ray()
             self._start_serve()
             self._wait_mlflow()
+            self._write_shell_settings()
         except BaseException:
             self.stop()
             raise
@@ -107,6 +109,7 @@ class LocalCluster:
         if self.temp_dir is not None:
             shutil.rmtree(self.temp_dir, ignore_errors=True)
         self._state_file.unlink(missing_ok=True)
+        self.shell_settings.unlink(missing_ok=True)
         return left
 
     def environment(self) -> dict[str, str]:
@@ -136,6 +139,22 @@ class LocalCluster:
     def auth_headers(self) -> dict[str, str]:
         """Return the headers that Ray's dashboard asks for."""
         return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def shell_settings(self) -> Path:
+        """File that a shell reads to reach this cluster with the command line."""
+        return self.state_dir / "env"
+
+    def _write_shell_settings(self) -> None:
+        env = self.environment() | {"RAY_ADDRESS": self.gcs_address}
+        names = (
+            *("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"),
+            *("MLFLOW_TRACKING_URI", "SPECPILOT_STATE_DIR"),
+        )
+        self.shell_settings.touch(mode=0o600)
+        self.shell_settings.write_text(
+            "".join(f"export {name}={shlex.quote(env[name])}\n" for name in names)
+        )
 
     @property
     def _state_file(self) -> Path:

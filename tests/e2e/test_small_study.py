@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from infra.demo import closing_lines, local_settings, run_study
+from infra.demo import curl_line, local_settings, run_study
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import tagged
 from orchestrator.config import load_config
@@ -76,8 +77,7 @@ def _assert_tracked(client: MlflowClient) -> None:
 
 def _assert_serves(cluster: LocalCluster, version: str) -> None:
     """Ask production as the last lines of the demo tell a person to."""
-    curl = closing_lines(cluster)[-1]
-    body = curl.rsplit("-d '", 1)[1].removesuffix("'")
+    body = shlex.split(curl_line(cluster), comments=True)[-1]
     request = urllib.request.Request(
         f"{cluster.production_url}/v1/completions",
         data=body.encode(),
