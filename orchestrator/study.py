@@ -287,7 +287,10 @@ def describe_end(boot: Boot) -> str:
     kv = boot.facts.kv_cache_tokens
     capacity = "KV capacity unknown" if kv is None else f"KV {kv:,} tokens"
     notes = f"; {boot.reason}" if boot.reason else ""
-    return f"done, booted in {boot.facts.boot_time_s:.0f} s, {capacity}{notes}"
+    return (
+        f"done on node {boot.node_id[:6]}, booted in {boot.facts.boot_time_s:.0f} s, "
+        f"{capacity}{notes}"
+    )
 
 
 def run_race(

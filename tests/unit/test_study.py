@@ -388,7 +388,7 @@ def test_progress_tells_a_boot_from_its_issue_to_its_table() -> None:
         "[0:00] probabilistic+block-7 (boot 1): booting",
         "[1:01] probabilistic+block-7 (boot 1): up after 0 s",
         "[1:01] probabilistic+block-7 (boot 1): c1_t0.7: 30.0 tok/s",
-        "[1:01] probabilistic+block-7 (boot 1): done, booted in 40 s, KV 12,345 tokens",
+        "[1:01] probabilistic+block-7 (boot 1): done on node node, booted in 40 s, KV 12,345 tokens",
         "table of 1",
     ]
     assert progress.boots == [boot]
@@ -447,11 +447,11 @@ def test_progress_estimates_the_time_left_with_what_runs() -> None:
         ),
         (
             make_boot(BASELINE, [], reason="c1_t1: lost"),
-            "done, booted in 40 s, KV 300,000 tokens; c1_t1: lost",
+            "done on node node, booted in 40 s, KV 300,000 tokens; c1_t1: lost",
         ),
         (
             make_boot(BASELINE, [], facts=make_facts(BASELINE, kv_cache_tokens=None)),
-            "done, booted in 40 s, KV capacity unknown",
+            "done on node node, booted in 40 s, KV capacity unknown",
         ),
     ],
 )
