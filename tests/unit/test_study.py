@@ -388,7 +388,8 @@ def test_progress_tells_a_boot_from_its_issue_to_its_table() -> None:
         "[0:00] probabilistic+block-7 (boot 1): booting",
         "[1:01] probabilistic+block-7 (boot 1): up after 0 s",
         "[1:01] probabilistic+block-7 (boot 1): c1_t0.7: 30.0 tok/s",
-        "[1:01] probabilistic+block-7 (boot 1): done on node node, booted in 40 s, KV 12,345 tokens",
+        "[1:01] probabilistic+block-7 (boot 1): done on node node, booted in 40 s, "
+        "KV 12,345 tokens",
         "table of 1",
     ]
     assert progress.boots == [boot]
