@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from orchestrator.core.formulas import (
     acceptance_length,
+    acceptance_rate,
     acceptance_rate_per_position,
     output_throughput,
+    pooled,
     quantile,
     step_time_s,
 )
@@ -36,12 +38,10 @@ class Window:
     tpot_s: tuple[float, ...]
 
 
-def block_points(block: Block, *, speculates: bool | None = None) -> list[Point]:
+def block_points(block: Block) -> list[Point]:
     """Return the metrics of one block; the step is its index within the boot.
 
-    Args:
-        block: The block.
-        speculates: Whether the arm speculates; by default what the counters show.
+    Whether the arm speculates is what the counters show.
     """
     values: dict[str, float | None] = {
         "streams": float(block.cell.streams),
@@ -53,7 +53,7 @@ def block_points(block: Block, *, speculates: bool | None = None) -> list[Point]
         "duration_s": block.duration_s,
     }
     if block.invalid_reason is None:
-        window = _pool([block])
+        window, speculates = _pool([block]), block.counters.num_drafts is not None
         values |= _window_values(window, streams=block.cell.streams, speculates=speculates)
     return _finite({f"block/{name}": value for name, value in values.items()}, step=block.index)
 
@@ -74,14 +74,11 @@ def boot_points(boot: Boot) -> list[Point]:
     return points + _position_points(boot.blocks) + _fact_points(boot)
 
 
-def _window_values(
-    window: Window, *, streams: int, speculates: bool | None
-) -> dict[str, float | None]:
-    if speculates is None:
-        speculates = window.counters.num_drafts is not None
+def _window_values(window: Window, *, streams: int, speculates: bool) -> dict[str, float | None]:
     return {
         "output_throughput": output_throughput(window.output_tokens, window.duration_s),
         "acceptance_length": acceptance_length(window.counters) if speculates else None,
+        "acceptance_rate": acceptance_rate(window.counters) if speculates else None,
         "step_time_s": step_time_s(
             window.counters,
             duration_s=window.duration_s,
@@ -136,29 +133,8 @@ def _by_cell(blocks: Iterable[Block]) -> dict[Cell, list[Block]]:
 def _pool(blocks: Sequence[Block]) -> Window:
     return Window(
         duration_s=sum(block.duration_s for block in blocks),
-        counters=_sum_counters([block.counters for block in blocks]),
+        counters=pooled([block.counters for block in blocks]),
         output_tokens=sum(block.output_tokens for block in blocks),
         ttft_s=tuple(value for block in blocks for value in block.ttft_s),
         tpot_s=tuple(value for block in blocks for value in block.tpot_s),
     )
-
-
-def _sum_counters(deltas: Sequence[CounterSnapshot]) -> CounterSnapshot:
-    positions = [delta.num_accepted_tokens_per_pos for delta in deltas]
-    known = [position for position in positions if position is not None]
-    per_pos = None
-    if len(known) == len(deltas) and len({len(position) for position in known}) == 1:
-        per_pos = tuple(sum(column) for column in zip(*known, strict=True))
-    return CounterSnapshot(
-        generation_tokens=_sum([delta.generation_tokens for delta in deltas]),
-        prompt_tokens=_sum([delta.prompt_tokens for delta in deltas]),
-        num_drafts=_sum([delta.num_drafts for delta in deltas]),
-        num_draft_tokens=_sum([delta.num_draft_tokens for delta in deltas]),
-        num_accepted_tokens=_sum([delta.num_accepted_tokens for delta in deltas]),
-        num_accepted_tokens_per_pos=per_pos,
-    )
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None

@@ -17,6 +17,7 @@ from orchestrator.core.formulas import (
     acceptance_length,
     acceptance_rate_per_position,
     output_throughput,
+    pooled,
     quantile,
     step_time_s,
 )
@@ -27,7 +28,6 @@ from orchestrator.core.types import (
     Boot,
     BootStatus,
     Cell,
-    CounterSnapshot,
 )
 
 StepTimeSource = Literal["measured", "modelled"]
@@ -316,7 +316,9 @@ def _cell_estimate(
         num_blocks=len(blocks),
         acceptance_length=_length(arm, blocks),
         acceptance_rate_per_position=(
-            None if arm.is_baseline else acceptance_rate_per_position(_pooled(blocks))
+            None
+            if arm.is_baseline
+            else acceptance_rate_per_position(pooled([block.counters for block in blocks]))
         ),
         step_time_s=geometric_mean(steps),
         step_time_source="measured" if board is None else "modelled",
@@ -339,7 +341,9 @@ def _valid(blocks: Sequence[Block], cell: Cell | None = None) -> list[Block]:
 def _length(arm: Arm, blocks: Sequence[Block]) -> float | None:
     if not blocks:
         return None
-    return 1.0 if arm.is_baseline else acceptance_length(_pooled(blocks))
+    return (
+        1.0 if arm.is_baseline else acceptance_length(pooled([block.counters for block in blocks]))
+    )
 
 
 def _step_s(
@@ -350,7 +354,7 @@ def _step_s(
     if board is not None:
         return board.step_time_s(arm.num_speculative_tokens, cell.streams)
     return step_time_s(
-        _pooled(blocks),
+        pooled([block.counters for block in blocks]),
         duration_s=sum(block.duration_s for block in blocks),
         streams=cell.streams,
         output_tokens=sum(block.output_tokens for block in blocks),
@@ -360,31 +364,6 @@ def _step_s(
 
 def _ttft_p50_s(blocks: Sequence[Block]) -> float | None:
     return quantile([value for block in blocks for value in block.ttft_s], 0.5)
-
-
-def _pooled(blocks: Sequence[Block]) -> CounterSnapshot:
-    """Add up the counters; one that any block lacks is None."""
-    counters = [block.counters for block in blocks]
-    positions = [item.num_accepted_tokens_per_pos for item in counters]
-    known = [item for item in positions if item is not None]
-    same = len(known) == len(positions) and len({len(item) for item in known}) == 1
-    return CounterSnapshot(
-        generation_tokens=_sum(item.generation_tokens for item in counters),
-        prompt_tokens=_sum(item.prompt_tokens for item in counters),
-        num_drafts=_sum(item.num_drafts for item in counters),
-        num_draft_tokens=_sum(item.num_draft_tokens for item in counters),
-        num_accepted_tokens=_sum(item.num_accepted_tokens for item in counters),
-        num_accepted_tokens_per_pos=(tuple(map(sum, zip(*known, strict=True))) if same else None),
-    )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    total = 0.0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
 
 
 def _fingerprint(boot: Boot) -> object | None:

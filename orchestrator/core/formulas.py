@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from orchestrator.core.types import CounterSnapshot
+
+
+def pooled(deltas: Sequence[CounterSnapshot]) -> CounterSnapshot:
+    """Return the counters of several windows as those of one; what any window lacks is None.
+
+    Positions are added when all windows count equally many, else None.
+    """
+    positions = [delta.num_accepted_tokens_per_pos for delta in deltas]
+    known = [position for position in positions if position is not None]
+    same = len(known) == len(positions) and len({len(position) for position in known}) == 1
+    return CounterSnapshot(
+        generation_tokens=_sum(delta.generation_tokens for delta in deltas),
+        prompt_tokens=_sum(delta.prompt_tokens for delta in deltas),
+        num_drafts=_sum(delta.num_drafts for delta in deltas),
+        num_draft_tokens=_sum(delta.num_draft_tokens for delta in deltas),
+        num_accepted_tokens=_sum(delta.num_accepted_tokens for delta in deltas),
+        num_accepted_tokens_per_pos=tuple(map(sum, zip(*known, strict=True))) if same else None,
+    )
 
 
 def acceptance_length(delta: CounterSnapshot) -> float | None:
@@ -56,12 +74,6 @@ def output_throughput(tokens: float | None, seconds: float) -> float | None:
     return tokens / seconds
 
 
-def stream_throughput(tokens: float | None, seconds: float, *, streams: int) -> float | None:
-    """Return output tokens / s of one user: output throughput / streams; None without data."""
-    throughput = output_throughput(tokens, seconds)
-    return None if throughput is None else throughput / streams
-
-
 def step_time_s(
     delta: CounterSnapshot,
     *,
@@ -87,3 +99,12 @@ def step_time_s(
 def quantile(values: Sequence[float], q: float) -> float | None:
     """Return the q-quantile (linear between order statistics); None without values."""
     return float(np.quantile(values, q)) if len(values) else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

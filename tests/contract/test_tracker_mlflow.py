@@ -107,6 +107,7 @@ def test_close_trial_pools_the_valid_blocks_of_a_cell(store: Store) -> None:
     metrics = store.reader.run(run).metrics
     assert metrics["c2_t0.7/output_throughput"] == pytest.approx(40.0)
     assert metrics["c2_t0.7/acceptance_length"] == pytest.approx(2.0)
+    assert metrics["c2_t0.7/acceptance_rate"] == pytest.approx(0.5)
     assert metrics["c2_t0.7/step_time_s"] == pytest.approx(0.25)
     assert metrics["c2_t0.7/ttft_p50_s"] == pytest.approx(0.2)
     assert (metrics["accept/pos_0"], metrics["accept/pos_1"]) == (0.6, 0.4)

@@ -11,9 +11,9 @@ from orchestrator.core.formulas import (
     acceptance_rate,
     acceptance_rate_per_position,
     output_throughput,
+    pooled,
     quantile,
     step_time_s,
-    stream_throughput,
 )
 from orchestrator.core.types import CounterSnapshot
 
@@ -39,6 +39,14 @@ def test_acceptance_published_counters_give_the_published_figures() -> None:
     assert acceptance_rate(counters) == pytest.approx(0.01953, abs=5e-6)
 
 
+def test_pooled_adds_what_every_window_has_and_leaves_out_the_rest() -> None:
+    first, second = drafted(10, 20, 8, (5.0, 3.0)), drafted(30, 60, 12, (8.0, 4.0))
+    assert pooled([first, second]) == drafted(40, 80, 20, (13.0, 7.0))
+    for odd in (NOTHING, drafted(30, 30, 8, (8.0,))):
+        assert pooled([first, odd]).num_accepted_tokens_per_pos is None
+    assert pooled([first, NOTHING]).num_drafts is None
+
+
 def test_acceptance_nothing_drafted_is_none() -> None:
     for counters in (NOTHING, drafted(0, 0, 0, (0.0, 0.0))):
         assert acceptance_length(counters) is None
@@ -62,10 +70,8 @@ def test_acceptance_rates_per_position_sum_to_length_minus_one(prefixes: list[in
 
 def test_throughput_is_by_wall_and_undefined_without_data() -> None:
     assert output_throughput(446, 2.0) == 223
-    assert stream_throughput(446, 2.0, streams=8) == 223 / 8
     for tokens, seconds in ((None, 1.0), (0, 1.0), (5, 0.0)):
         assert output_throughput(tokens, seconds) is None
-        assert stream_throughput(tokens, seconds, streams=2) is None
 
 
 def test_step_time_counts_drafts_with_speculation_and_tokens_without() -> None:
