@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from orchestrator.core.checks import check_block
 from orchestrator.core.exposition import delta, parse_counters
+from orchestrator.core.formulas import acceptance_length, output_throughput
 from orchestrator.core.space import not_in_force
 from orchestrator.core.types import (
     Arm,
@@ -206,7 +207,7 @@ class Trial:
                 raise TransientError("the engine was restarted inside the block")
         block = self._block(index, cell, result, counters)
         texts = tuple(record.text for record in result.records)
-        reason = check_block(block, arm=self._spec.arm, texts=texts) or garbage_reason(texts)
+        reason = check_block(block, self._spec.arm) or garbage_reason(texts)
         return replace(block, invalid_reason=reason)
 
     def _block(
@@ -289,8 +290,8 @@ def summarize(block: Block) -> str:
     """Return one sentence about a measured block."""
     if block.invalid_reason is not None:
         return f"{block.cell.key}: not valid, {block.invalid_reason}"
-    rate = block.output_tokens / block.duration_s
-    drafts, accepted = block.counters.num_drafts, block.counters.num_accepted_tokens
-    if not drafts or accepted is None:
-        return f"{block.cell.key}: {rate:.1f} tok/s"
-    return f"{block.cell.key}: {rate:.1f} tok/s, {1 + accepted / drafts:.2f} tokens a step"
+    throughput = output_throughput(block.output_tokens, block.duration_s)
+    speed = "no tokens" if throughput is None else f"{throughput:.1f} tok/s"
+    length = acceptance_length(block.counters)
+    drafting = "" if length is None else f", {length:.2f} tokens a step"
+    return f"{block.cell.key}: {speed}{drafting}"

@@ -12,26 +12,21 @@ _TOKEN_TOLERANCE = 0.01
 _FEWEST_DRAFTS = 100
 """Drafts below which an acceptance of 0 may be chance: 0.95 ** 100 is 0.6 %."""
 _POOR_FIRST_POSITION = 0.1
-_DEGENERATE_WORDS = 8
-"""Words from which a text that repeats one or two of them is called garbage."""
 
 
-def check_block(
-    block: Block, arm: Arm, *, texts: Sequence[str] = (), max_failed_share: float = 0.0
-) -> str | None:
+def check_block(block: Block, arm: Arm, *, max_failed_share: float = 0.0) -> str | None:
     """Return why the block gets no score, in one sentence, or None for a valid block.
 
     Args:
         block: The block as measured.
         arm: The arm that served it.
-        texts: Answers of the block, where they are kept; tell garbage from a poor draft.
         max_failed_share: Largest share of failed requests that a block may have, 0 to 1.
     """
     return (
         _failed_requests(block, max_failed_share)
         or _foreign_traffic(block)
         or _drafting(block, arm)
-        or _acceptance(block, arm, texts)
+        or _acceptance(block, arm)
     )
 
 
@@ -89,15 +84,13 @@ def _drafting(block: Block, arm: Arm) -> str | None:
     return None
 
 
-def _acceptance(block: Block, arm: Arm, texts: Sequence[str]) -> str | None:
+def _acceptance(block: Block, arm: Arm) -> str | None:
     if arm.is_baseline:
         return None
     drafts, accepted = block.counters.num_drafts, block.counters.num_accepted_tokens
     assert drafts is not None
-    garbage = any(_is_degenerate(text) for text in texts)
-    if accepted == 0 and (garbage or drafts >= _FEWEST_DRAFTS):
-        text = ", and the text repeats itself" if garbage else ""
-        return f"{drafts:.0f} drafts and no accepted token{text}: draft or engine is broken"
+    if accepted == 0 and drafts >= _FEWEST_DRAFTS:
+        return f"{drafts:.0f} drafts and no accepted token: draft or engine is broken"
     return _rising_rates(block)
 
 
@@ -112,8 +105,3 @@ def _rising_rates(block: Block) -> str | None:
                 "prefix under every rule, so the counters are corrupt"
             )
     return None
-
-
-def _is_degenerate(text: str) -> bool:
-    words = text.split()
-    return len(words) >= _DEGENERATE_WORDS and len(set(words)) <= 2

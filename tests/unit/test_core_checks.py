@@ -10,7 +10,6 @@ from orchestrator.core.checks import check_block, draft_doubt
 from orchestrator.core.types import Arm, Block
 
 ARM = make_arm()
-GARBAGE = " ".join("a" for _ in range(40))
 
 
 def with_counters(block: Block, **change: Any) -> Block:
@@ -86,7 +85,7 @@ def test_check_block_baseline_that_drafts_is_invalid() -> None:
     assert check_block(with_counters(block, num_drafts=0.0), BASELINE) is None
 
 
-def test_check_block_few_drafts_without_acceptance_need_garbage_to_condemn() -> None:
+def test_check_block_few_drafts_without_acceptance_may_be_chance() -> None:
     block = with_counters(
         make_block(ARM),
         num_drafts=20.0,
@@ -94,10 +93,6 @@ def test_check_block_few_drafts_without_acceptance_need_garbage_to_condemn() -> 
         num_accepted_tokens_per_pos=(0.0, 0.0),
     )
     assert check_block(block, ARM) is None
-    assert (
-        check_block(block, ARM, texts=["a b c", "one two three four five six seven eight"]) is None
-    )
-    assert "repeats itself" in (check_block(block, ARM, texts=[GARBAGE]) or "")
 
 
 def test_draft_doubt_first_position_under_a_tenth_asks_about_the_draft() -> None:
