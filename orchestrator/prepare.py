@@ -26,7 +26,6 @@ class Prepared:
     config: StudyConfig
     arms: tuple[Arm, ...]
     workload: Workload
-    draft: DraftFacts | None
     study_id: str
     notes: tuple[str, ...]
     """What could not be checked on this machine."""
@@ -73,7 +72,6 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
         config=config,
         arms=arms,
         workload=load_workload(resolve(config.load.workload)),
-        draft=draft,
         study_id=study_id(config.name, identity(config)),
         notes=tuple(notes),
     )
@@ -95,11 +93,7 @@ def _draft_facts(
             )  # fmt: skip
         return facts
     notes.append(f"draft.path: '{path}' is not on this machine; block size and kind as stated")
-    return DraftFacts(
-        block_size=config.draft.block_size,
-        architecture=config.draft.architecture,
-        vocab_size=None,
-    )
+    return DraftFacts(block_size=config.draft.block_size, architecture=config.draft.architecture)
 
 
 def identity(config: StudyConfig) -> dict[str, Any]:

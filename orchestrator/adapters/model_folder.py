@@ -86,7 +86,6 @@ def draft_facts(path: Path, where: str) -> DraftFacts:
         architecture=architectures[0]
         if isinstance(architectures, list) and architectures
         else None,
-        vocab_size=config.get("vocab_size"),
     )
 
 

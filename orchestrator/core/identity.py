@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping
 
-from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 
 
@@ -32,14 +31,3 @@ def slug(text: str) -> str:
 def study_id(name: str, mapping: Mapping[str, object]) -> str:
     """Return the id of a study: its name and the digest of what it asks, ``name-1a2b3c4d``."""
     return f"{slug(name)}-{digest(mapping)[:8]}"
-
-
-def trial_name(study: str, arm: Arm, *, replicate: int) -> str:
-    """Return the id of one boot, valid in app names, file names and MLflow tags.
-
-    Args:
-        study: Id of the study.
-        arm: Arm of the boot.
-        replicate: Number of the boot among the arm's, from 0.
-    """
-    return f"{study}-{slug(arm.engine_build)}-{slug(arm.label)}-r{replicate}"

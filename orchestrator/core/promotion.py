@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -250,17 +249,11 @@ def _with_examples(reason: str, blocks: Sequence[Block]) -> str:
 
 
 class PromotionStep(StrEnum):
-    """The steps of a promotion, in order."""
+    """The steps of a promotion that are done and recorded, in order."""
 
-    REGISTERED = "registered"
     CHALLENGER = "challenger"
     BOOTED = "booted"
     VERIFIED = "verified"
     SHIFTED = "shifted"
     ALIASED = "aliased"
     RETIRED = "retired"
-
-
-def next_step(done: AbstractSet[PromotionStep]) -> PromotionStep | None:
-    """Return the first step that is not done, or None when all are."""
-    return next((step for step in PromotionStep if step not in done), None)

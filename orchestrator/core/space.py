@@ -32,7 +32,6 @@ class DraftFacts:
     block_size: int | None
     """Tokens of the trained block: one anchor and ``block_size - 1`` drafted."""
     architecture: str | None
-    vocab_size: int | None
 
     @property
     def trained_depth(self) -> int | None:

@@ -90,7 +90,6 @@ class TokenSource(StrEnum):
     """Where the count of output tokens came from."""
 
     USAGE = "usage"
-    SERVER = "server"
     NONE = "none"
 
 

@@ -52,8 +52,6 @@ class Verdict:
     """What serves now; None when nothing does."""
     reference: Arm | None
     """What the winner was compared with: the incumbent, else the baseline."""
-    contrasts: Mapping[Arm, Contrast]
-    """Against the reference, by arm."""
     ranking: tuple[Ranked, ...]
     """Scored arms first, the fastest first; then the others."""
     gates: tuple[Gate, ...]
@@ -128,7 +126,6 @@ def decide(
         winner=conclusion.winner,
         incumbent=incumbent,
         reference=evidence.reference,
-        contrasts=evidence.contrasts(),
         ranking=_ranking(evidence),
         gates=conclusion.gates,
         sentences=(

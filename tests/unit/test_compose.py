@@ -46,8 +46,6 @@ def test_whole_study_is_prepared_without_notes(study: Study) -> None:
 
     assert len(prepared.arms) == 9
     assert [prompt.text for prompt in prepared.workload.prompts][1] == "class Stack:"
-    assert prepared.draft is not None
-    assert prepared.draft.trained_depth == 7
     assert prepared.notes == ()
     assert prepared.study_id.startswith("demo-")
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_samples import BASELINE, make_arm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.identity import digest, slug, study_id, trial_name
+from orchestrator.core.identity import digest, slug, study_id
 from orchestrator.core.premises import Premises, differences
 from orchestrator.errors import ConfigError
 
@@ -43,12 +42,9 @@ def test_digest_of_other_than_json_is_refused(value: object) -> None:
         digest({"a": value})
 
 
-def test_names_are_plain_and_tell_boots_apart() -> None:
+def test_study_id_is_plain_and_holds_the_digest() -> None:
     study = study_id("Qwen3.8 on GB10!", {"a": 1})
     assert study == f"qwen3-8-on-gb10-{digest({'a': 1})[:8]}"
-    name = trial_name(study, make_arm(), replicate=2)
-    assert name == f"{study}-0-32-0-probabilistic-block-7-r2"
-    assert trial_name(study, BASELINE, replicate=0) == f"{study}-0-32-0-no-speculation-r0"
     assert slug("--A  b--") == "a-b"
 
 

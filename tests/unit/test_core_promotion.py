@@ -2,23 +2,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from core_samples import BASELINE, CELL, WIDE_CELL, make_arm, make_block, make_boot, make_boots
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.promotion import (
     Gate,
     GateSettings,
-    PromotionStep,
     better_gate,
     cells_gate,
     in_force_gate,
     kv_gate,
-    next_step,
     synthetic_gate,
     ttft_gate,
     untested_gates,
@@ -212,31 +207,3 @@ def test_untested_gates_are_shown_and_do_not_block() -> None:
         assert gate.passed is None
         assert gate.reason.startswith("not tested")
         assert not gate.blocks
-
-
-@given(st.sets(st.sampled_from(PromotionStep)))
-def test_next_step_is_the_first_that_is_not_done(done: set[PromotionStep]) -> None:
-    step = next_step(done)
-    order = list(PromotionStep)
-    if step is None:
-        assert done == set(order)
-    else:
-        assert step not in done
-        assert set(order[: order.index(step)]) <= done
-
-
-def test_next_step_order_registers_first_and_retires_last() -> None:
-    done: set[Any] = set()
-    order = []
-    while (step := next_step(done)) is not None:
-        order.append(step.value)
-        done.add(step)
-    assert order == [
-        "registered",
-        "challenger",
-        "booted",
-        "verified",
-        "shifted",
-        "aliased",
-        "retired",
-    ]

@@ -23,7 +23,7 @@ from orchestrator.errors import ConfigError
 
 V2 = EngineTraits(build="0.32.0", platform="cpu", model_runner="v2")
 V1 = EngineTraits(build="0.32.0", platform="cuda", model_runner="v1")
-DRAFT = DraftFacts(block_size=8, architecture="DFlash2DraftModel", vocab_size=1024)
+DRAFT = DraftFacts(block_size=8, architecture="DFlash2DraftModel")
 SPACE = SpaceSettings(
     baseline=True,
     draft_sample_method=("greedy", "probabilistic"),
