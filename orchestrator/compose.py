@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from orchestrator.prepare import resolve
 from orchestrator.study import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
 from serve_apps.cpu import environment as cpu_environment
-from serve_apps.engine.deployment import EngineOptions
+from serve_apps.engine.deployment import max_ongoing_requests
 from serve_apps.engine.spec import EngineSpec
 
 
@@ -101,10 +101,6 @@ def load_client(config: StudyConfig, workload: Workload) -> ClosedLoop:
     return ClosedLoop(workload, settings=settings)
 
 
-CLAIM = "specpilot-study"
-"""Name of the actor that only one study or promotion on a cluster can hold."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext:
     """What every trial of a study shares; pickled into the trials' actors."""
@@ -163,7 +159,6 @@ def race_settings(config: StudyConfig) -> RaceSettings:
         boots_per_finalist=config.search.boots_per_finalist,
         max_boots=config.search.max_boots,
         seed=config.seed,
-        confidence=config.objective.confidence,
     )
 
 
@@ -215,7 +210,7 @@ def join_ray(config: StudyConfig) -> Cluster:
             f"no node of this Ray offers both '{node.engine_token}' and '{node.slot_token}'",
             'start the nodes with --resources=\'{"GB10":1,"trial_slot":1}\' or name your tokens',
         )
-    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]  # Ray's
     tokens = (free.get(node.engine_token, 0.0), free.get(node.slot_token, 0.0))
     return Cluster(
         dashboard_url=f"http://{context.address_info['webui_url']}",
@@ -251,6 +246,10 @@ def join_cluster(config: StudyConfig) -> Cluster:
     return cluster
 
 
+CLAIM = "specpilot-study"
+"""Name of the actor that only one study or promotion on a cluster can hold."""
+
+
 @contextmanager
 def one_study_at_a_time(config: StudyConfig) -> Iterator[None]:
     """Hold the cluster's only claim on trials and production; it ends with this process.
@@ -278,7 +277,7 @@ class _Claim:
 
 
 def _ray_nodes() -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
     return nodes
 
 
@@ -333,29 +332,19 @@ def sweep_trials(*, wait_s: float = 60.0) -> list[str]:
 
 def production(config: StudyConfig, dashboard_url: str) -> ServeProduction:
     """Return the production port."""
-    options = EngineOptions(
-        # The node's trial slot goes with it, so that no trial is sent to a board that serves.
-        resources={config.node.engine_token: 1.0, config.node.slot_token: 1.0},
-        num_gpus=config.node.num_gpus,
-        max_ongoing_requests=max(64, 2 * max(config.load.streams)),
-        graceful_shutdown_timeout_s=60.0,
-    )
+    node = config.node
     return ServeProduction(
         dashboard_url,
         name=config.production.name,
         route=config.production.route,
         model=config.engine.served_model_name,
-        engine_options=_production_options(options),
+        engine_options={
+            # The node's trial slot goes with it, so that no trial is sent to a board that serves.
+            "resources": {node.engine_token: 1.0, node.slot_token: 1.0},
+            "num_gpus": node.num_gpus,
+            "max_ongoing_requests": max_ongoing_requests(max(config.load.streams)),
+        },
     )
-
-
-def _production_options(options: EngineOptions) -> Mapping[str, Any]:
-    return {
-        "resources": options.resources,
-        "num_gpus": options.num_gpus,
-        "max_ongoing_requests": options.max_ongoing_requests,
-        "graceful_shutdown_timeout_s": options.graceful_shutdown_timeout_s,
-    }
 
 
 def tracker(config: StudyConfig, *, num_nodes: int) -> MlflowTracker:

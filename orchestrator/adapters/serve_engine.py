@@ -14,7 +14,12 @@ from ray.serve.handle import DeploymentHandle
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.core.types import Arm, EngineFacts
 from orchestrator.errors import InfeasibleArm, TransientError
-from serve_apps.engine.deployment import DEPLOYMENT_NAME, EngineOptions, trial_app
+from serve_apps.engine.deployment import (
+    DEPLOYMENT_NAME,
+    EngineOptions,
+    max_ongoing_requests,
+    trial_app,
+)
 from serve_apps.engine.errors import BootFailure, boot_error_from_text
 
 TRIAL_PREFIX = "trial-"
@@ -62,7 +67,7 @@ class ServeEngine:
             resources={place.engine_token: 1.0},
             num_gpus=place.num_gpus,
             node_id=place.node_id,
-            max_ongoing_requests=max(64, 2 * place.max_streams),
+            max_ongoing_requests=max_ongoing_requests(place.max_streams),
         )
         self._lease.start()
         app = trial_app(self._spec_for(arm), options)

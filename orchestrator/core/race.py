@@ -31,8 +31,6 @@ class RaceSettings:
     """Boots of the whole study, failed ones included."""
     seed: int
     """Orders the coverage."""
-    confidence: float
-    """Coverage of the intervals; rules that stop early need it, the rule now does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

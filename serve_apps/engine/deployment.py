@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ray import serve
@@ -47,12 +47,6 @@ class EngineOptions:
     """How long requests in flight may take once the replica is told to go, and the stop itself."""
     health_check_period_s: float = 10.0
     health_check_timeout_s: float = 30.0
-    max_surge_percent: int | None = None
-    """Production with a spare node: 100 starts the new replica before the old one stops."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options in JSON types."""
-        return asdict(self)
 
 
 TRIAL_OPTIONS = EngineOptions()
@@ -65,7 +59,7 @@ PRODUCTION_OPTIONS = EngineOptions(
 class Engine:
     """One engine in one Serve replica."""
 
-    async def __init__(self, spec: Mapping[str, Any]) -> None:  # type: ignore[misc]
+    async def __init__(self, spec: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
         """Boot the engine; the replica is ready when one real completion has come.
 
         Args:
@@ -153,6 +147,15 @@ class Engine:
             process.stop()
 
 
+def max_ongoing_requests(max_streams: int) -> int:
+    """Return how many requests an engine lets in: twice what is sent, so that it never limits.
+
+    Args:
+        max_streams: Highest concurrency of the load.
+    """
+    return max(64, 2 * max_streams)
+
+
 def _deployment_options(options: EngineOptions) -> dict[str, Any]:
     """Return the keyword arguments of `Deployment.options`."""
     actor: dict[str, Any] = {"num_cpus": 0, "resources": dict(options.resources)}
@@ -160,7 +163,7 @@ def _deployment_options(options: EngineOptions) -> dict[str, Any]:
         actor["num_gpus"] = options.num_gpus
     if options.node_id is not None:
         actor["label_selector"] = {"ray.io/node-id": options.node_id}
-    keywords: dict[str, Any] = {
+    return {
         "name": DEPLOYMENT_NAME,
         "num_replicas": 1,
         "ray_actor_options": actor,
@@ -171,9 +174,6 @@ def _deployment_options(options: EngineOptions) -> dict[str, Any]:
         "health_check_period_s": options.health_check_period_s,
         "health_check_timeout_s": options.health_check_timeout_s,
     }
-    if options.max_surge_percent is not None:
-        keywords["max_surge_percent"] = options.max_surge_percent
-    return keywords
 
 
 def _application(spec: Mapping[str, Any], options: EngineOptions) -> Application:

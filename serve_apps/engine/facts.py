@@ -50,11 +50,6 @@ class EngineFacts:
         """Return the facts in JSON types."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> EngineFacts:
-        """Return the facts of `to_dict`."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:

@@ -1,4 +1,4 @@
-"""HTTP client of one engine on its node's loopback interface; the only use of aiohttp's client."""
+"""HTTP client of one engine on its node's loopback interface, for its supervisor."""
 
 from __future__ import annotations
 

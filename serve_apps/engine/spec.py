@@ -18,6 +18,7 @@ FAKE_LAUNCHER = "serve_apps.engine.fake"
 """The stand-in without a model."""
 
 BOOT_ID_VARIABLE = "SPECPILOT_BOOT_ID"
+BOOT_ALIAS_PREFIX = "specpilot-boot-"
 HOST = "127.0.0.1"
 
 _OWNED = frozenset(
@@ -97,7 +98,7 @@ class EngineSpec:
 
 def boot_alias(boot_id: str) -> str:
     """Return the second served model name, by which the answering process proves its boot."""
-    return f"specpilot-boot-{boot_id}"
+    return f"{BOOT_ALIAS_PREFIX}{boot_id}"
 
 
 def log_file(spec: EngineSpec, boot_id: str) -> Path:

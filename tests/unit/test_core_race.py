@@ -18,9 +18,7 @@ from orchestrator.core.race import (
 from orchestrator.core.types import Arm
 
 ARMS = (BASELINE, *(make_arm(depth) for depth in range(4, 9)))
-SETTINGS = RaceSettings(
-    num_finalists=2, boots_per_finalist=3, max_boots=64, seed=3, confidence=0.95
-)
+SETTINGS = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=64, seed=3)
 SCORES = {4: 24.0, 5: 25.0, 6: 26.0, 7: 30.0, 8: 12.0, 0: 10.0}
 """Published tokens a second by depth: no hill, but a cliff after the best."""
 
@@ -124,9 +122,7 @@ def test_next_boot_covers_first_then_interleaves_with_every_second_round_reverse
 def test_next_boot_coverage_order_depends_on_the_seed_alone() -> None:
     first = play(published).order
     assert play(published).order == first
-    other = RaceSettings(
-        num_finalists=2, boots_per_finalist=3, max_boots=64, seed=4, confidence=0.95
-    )
+    other = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=64, seed=4)
     assert play(published, race=other).order[: len(ARMS)] != first[: len(ARMS)]
 
 
@@ -175,7 +171,7 @@ def test_next_boot_all_dead_or_failing_ends_with_the_reason() -> None:
 
 
 def test_next_boot_spent_budget_waits_and_then_ends() -> None:
-    race = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=3, seed=3, confidence=0.95)
+    race = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=3, seed=3)
     game = play(published, race=race, slots=3)
     assert len(game.order) == 3
     assert "search.max_boots=3 is spent" in game.reason
@@ -239,7 +235,6 @@ def test_race_ends_within_its_budgets_and_covers_all(
         boots_per_finalist=boots,
         max_boots=max_boots,
         seed=seed,
-        confidence=0.95,
     )
     game = Play(
         arms,

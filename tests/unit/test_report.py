@@ -23,7 +23,7 @@ BLOCK7 = make_arm(7)
 BLOCK5 = make_arm(5)
 ARMS = (BASELINE, BLOCK5, BLOCK7)
 WEIGHTS = {CELL: 0.8, WIDE_CELL: 0.2}
-RACE = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=64, seed=1, confidence=0.95)
+RACE = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=64, seed=1)
 
 
 def study_boots() -> list[Boot]:

@@ -44,7 +44,7 @@ ARMS = (
     ),
 )
 WEIGHTS = {Cell(streams=1, temperature=0.7): 0.5, Cell(streams=2, temperature=1.0): 0.5}
-RACE = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=40, seed=1, confidence=0.95)
+RACE = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=40, seed=1)
 
 
 def make_plan(
