@@ -57,7 +57,7 @@ def study(config: StudyConfig) -> ExitStatus:
         conduct = open_study(prepared, cluster, tracker, registry, tools)
         try:
             promoted = conduct.conclude(conduct.race())
-        except BaseException as error:
+        except BaseException as error:  # an interrupt, too, must not leave the run RUNNING
             reason = str(error) or type(error).__name__
             tags = {"reason": reason[:4000]}
             tracker.close_study(

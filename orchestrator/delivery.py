@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
@@ -33,7 +32,7 @@ class Delivery:
         Raises:
             PromotionError: Production is as it was before.
         """
-        done = self._promoter().promote(version, partial(self._measure))
+        done = self._promoter().promote(version, self._measure)
         if done.verified_throughput is None:
             return
         self.registry.set_tag(

@@ -113,7 +113,7 @@ class Promoter:
             self._declare_alone(champion)
             self._wait_up(app)
             self._verify(None)
-        except Exception as error:
+        except Exception as error:  # whatever it was, the champion does not serve
             raise PromotionError(
                 f"version {champion.version} of {champion.model_name}: {error}"
             ) from error

@@ -13,8 +13,8 @@ from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import ProductionState
 from serve_apps.apps import engine_entry, router_entry
+from serve_apps.router.policy import APP_HEADER
 
-PIN_HEADER = "x-specpilot-app"
 CALL_TIMEOUT_S = 120.0
 
 
@@ -99,7 +99,7 @@ class ServeProduction:
         }
         headers = {"content-type": "application/json"}
         if app is not None:
-            headers[PIN_HEADER] = app
+            headers[APP_HEADER] = app
         request = urllib.request.Request(
             f"{self.url}/v1/completions", data=json.dumps(body).encode(), headers=headers
         )

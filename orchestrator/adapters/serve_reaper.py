@@ -60,7 +60,7 @@ class Reaper:
                 for name in self.look(time.monotonic()):
                     logger.warning("lease of %s ran out; deleting it", name)
                     serve.delete(name, _blocking=False)
-            except Exception:
+            except Exception:  # whatever it is, the thread must look again
                 logger.exception("cannot look at the trial applications")
 
 

@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI-compatible engine; the only file that imports aiohttp."""
+"""One streamed request to an OpenAI-compatible engine; here alone orchestrator imports aiohttp."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ import json
 import random
 from collections.abc import Mapping
 
+from serve_apps.engine.spec import BOOT_ALIAS_PREFIX
+
 APP_HEADER = "x-specpilot-app"
 """Request header that pins one engine application (for verification)."""
 VERSION_HEADER = "x-specpilot-version"
@@ -21,7 +23,6 @@ _ALLOWED = {
 }
 # The engine does no authentication of its own: credentials end at the router.
 _DROPPED_HEADERS = frozenset({"authorization", "cookie", "host", APP_HEADER})
-_BOOT_ALIAS = "specpilot-boot-"
 
 
 def refusal(method: str, path: str) -> tuple[int, str] | None:
@@ -81,5 +82,5 @@ def error_body(status: int, message: str) -> dict[str, object]:
 def without_boot_names(body: bytes) -> bytes:
     """Return the answer of /v1/models without the names by which boots prove their identity."""
     answer = json.loads(body)
-    cards = [card for card in answer["data"] if not card["id"].startswith(_BOOT_ALIAS)]
+    cards = [card for card in answer["data"] if not card["id"].startswith(BOOT_ALIAS_PREFIX)]
     return json.dumps({**answer, "data": cards}).encode()
