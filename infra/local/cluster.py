@@ -238,6 +238,8 @@ class LocalCluster:
             "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
             "--resources", json.dumps({"GB10": 1, "trial_slot": 1}),
             "--dashboard-agent-listen-port", str(free_port()),
+            # Ray's own range for workers, 10002 to 19999, may hold a port that was asked for.
+            "--min-worker-port", "0", "--max-worker-port", "0",
             # One each: a node that unpacks a job's working directory first removes what is there,
             # which would be the directory that the job runs in on the other node.
             "--temp-dir", str(self.temp_dir / f"n{index + 1}"),
@@ -245,7 +247,7 @@ class LocalCluster:
         if index > 0:
             return [*common, "--address", self.gcs_address]
         return [
-            *common, "--head", "--port", str(port),
+            *common, "--head", "--port", str(port), "--ray-client-server-port", str(free_port()),
             "--include-dashboard", "true", "--dashboard-host", "127.0.0.1",
             "--dashboard-port", str(self.ports.dashboard),
         ]  # fmt: skip
