@@ -19,6 +19,7 @@ from serve_apps.engine import procfs
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -34,9 +35,10 @@ def _become_engine(argv: list[str], guard: int) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(2, 1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.execve(argv[0], argv, os.environ)
     except OSError as error:
         os.write(2, f"specpilot guard: {argv[0]}: {error}\n".encode())
@@ -88,13 +90,16 @@ def main(argv: list[str]) -> int:
     wakeup, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+    for number in _SIGNALS:
         signal.signal(number, lambda *_: None)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the engine orphans stays below this process
     guard = os.getpid()
+    # Until the child has its own handlers a signal must wait: the guard's would swallow it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     engine = os.fork()
     if engine == 0:
         _become_engine(command, guard)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.write(1, f"{engine}\n".encode())
     os.close(1)
     status = _wait(engine, wakeup)
