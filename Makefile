@@ -25,7 +25,7 @@ demo: setup
 
 # make test is what continuous integration runs: style, types, and every test that needs no GPU.
 test: setup engine lint
-	$(VENV)/python -m pytest tests
+	$(VENV)/python -m pytest tests/unit tests/contract tests/integration tests/e2e
 
 lint: setup
 	$(VENV)/ruff check .
