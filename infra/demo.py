@@ -43,7 +43,7 @@ RAY_CHATTER = re.compile(
 def main() -> int:
     """Run the demo; return 0 for a finished study, promoted or not, else its exit status."""
     args = _parser().parse_args()
-    logging.getLogger("ray").setLevel(logging.WARNING)
+    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, _interrupt)
     started = time.monotonic()
 

@@ -129,6 +129,8 @@ class LocalCluster:
                 # Unified memory is nearly full by design; Ray must not kill engines for it.
                 "RAY_memory_monitor_refresh_ms": "0",
                 "RAY_USAGE_STATS_ENABLED": "0",
+                # Ray runs its workers, and so the engines below them, at niceness 15.
+                "RAY_worker_niceness": "0",
                 "RAY_SERVE_ENABLE_HA_PROXY": "0",
                 "MLFLOW_TRACKING_URI": self.mlflow_uri,
                 "SPECPILOT_STATE_DIR": str(self.state_dir),
