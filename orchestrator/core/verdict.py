@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.core.checks import draft_doubt
+from orchestrator.core.codec import to_plain
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.evidence import Evidence, ask_gates
 from orchestrator.core.premises import Premises
@@ -294,6 +295,7 @@ def _place(item: Ranked) -> dict[str, object]:
         "boot_time_s": item.summary.boot_time_s,
         "finalist": item.finalist,
         "status": item.summary.status,
+        "cells": [to_plain(estimate) for estimate in item.summary.cells],
         "speedup": None if contrast is None else contrast.speedup,
         "log_ratio": None if contrast is None else contrast.log_ratio,
         "low": None if contrast is None else contrast.low,

@@ -330,6 +330,7 @@ def test_verdict_to_dict_is_plain_json() -> None:
     plain = json.loads(json.dumps(replace(verdict, premises=premises).to_dict(), allow_nan=False))
     assert plain["winner"] == "0.32.0/probabilistic+block-7"
     assert plain["ranking"][0]["speedup"] == pytest.approx(2.48, abs=0.01)
+    assert [cell["num_boots"] for cell in plain["ranking"][0]["cells"]] == [3]
     assert plain["premises"]["engine_build"] == "0.32.0"
     assert plain["gates"][-1] == {
         "name": "canaries",
