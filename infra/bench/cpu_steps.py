@@ -13,7 +13,6 @@ hardly depends on what else the machine does, and so tells a slow engine from a 
 import argparse
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -26,6 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.exposition import delta, parse_counters
+from orchestrator.core.formulas import acceptance_length, output_throughput
+from orchestrator.core.types import CounterSnapshot
 from serve_apps.cpu import environment
 
 _MODELS = Path(__file__).resolve().parents[1] / "tiny_models"
@@ -38,11 +40,6 @@ _RULES = (
 )
 _BOOT_DEADLINE_S = 240.0
 _WARM_UP_S = 8.0
-_COUNTERS = {
-    "num_drafts": "vllm:spec_decode_num_drafts_total",
-    "num_accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
-    "num_output_tokens": "vllm:generation_tokens_total",
-}
 _PROMPTS = ("def parse(line):\n", "class Reader:\n", "import os\n", "for name in names:\n")
 
 
@@ -69,18 +66,18 @@ class Measurement:
     boot_s: float
     window_s: float
     cpu_s: float
-    num_drafts: float
-    num_accepted_tokens: float
-    num_output_tokens: float
+    counters: CounterSnapshot
+    """Difference over the window."""
 
     def row(self) -> str:
-        """Return the figures as one line of the table; a dash where nothing was drafted."""
+        """Return the figures as one line of the table; a dash where nothing was counted."""
         name = "none" if self.rule is None else " + ".join(self.rule)
-        drafted = self.num_drafts > 0
-        steps = f"{self.num_drafts / self.window_s:.1f}" if drafted else "-"
-        length = f"{1 + self.num_accepted_tokens / self.num_drafts:.3f}" if drafted else "-"
-        tokens = f"{self.num_output_tokens / self.window_s:.1f}"
-        cost = f"{1000 * self.cpu_s / self.num_drafts:.1f}" if drafted else "-"
+        drafts, tokens_per_step = self.counters.num_drafts, acceptance_length(self.counters)
+        throughput = output_throughput(self.counters.generation_tokens, self.window_s)
+        steps = f"{drafts / self.window_s:.1f}" if drafts else "-"
+        length = "-" if tokens_per_step is None else f"{tokens_per_step:.3f}"
+        tokens = "-" if throughput is None else f"{throughput:.1f}"
+        cost = f"{1000 * self.cpu_s / drafts:.1f}" if drafts else "-"
         return f"{name:26}{steps:>16}{tokens:>10}{length:>19}{cost:>13}{self.boot_s:>8.1f}"
 
 
@@ -124,15 +121,10 @@ def complete(port: int, prompt: str, *, max_tokens: int, temperature: float, see
         answer.read()
 
 
-def counters(port: int) -> dict[str, float]:
-    """Return the engine's counters, summed over their labels; absent ones are 0."""
+def read_counters(port: int) -> CounterSnapshot:
+    """Return the engine's counters now."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
-    found = {}
-    for name, metric in _COUNTERS.items():
-        values = re.findall(rf"^{metric}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
-        found[name] = sum(float(value) for value in values)
-    return found
+        return parse_counters(answer.read().decode())
 
 
 def cpu_seconds(group: int) -> float:
@@ -212,15 +204,16 @@ def measure(options: Options, rule: tuple[str, str] | None) -> Measurement:
         for stream in streams:
             stream.start()
         time.sleep(_WARM_UP_S)
-        before, began, used = counters(options.port), time.monotonic(), cpu_seconds(group)
+        before, began, used = read_counters(options.port), time.monotonic(), cpu_seconds(group)
         time.sleep(options.seconds)
-        after, window_s = counters(options.port), time.monotonic() - began
+        after, window_s = read_counters(options.port), time.monotonic() - began
         cpu_s = cpu_seconds(group) - used
         stop.set()
         for stream in streams:
             stream.join(timeout=120)
-    deltas = {name: after[name] - before[name] for name in _COUNTERS}
-    return Measurement(rule=rule, boot_s=boot_s, window_s=window_s, cpu_s=cpu_s, **deltas)
+    return Measurement(
+        rule=rule, boot_s=boot_s, window_s=window_s, cpu_s=cpu_s, counters=delta(before, after)
+    )
 
 
 def _stream(options: Options, index: int, stop: threading.Event) -> None:
