@@ -57,7 +57,7 @@ class Premises:
             raise ConfigError(
                 "premises", f"missing or unknown: {odd}", "ask the study again with this version"
             )
-        return cls(**dict(data))  # type: ignore[arg-type]
+        return cls(**dict(data))  # type: ignore[arg-type]  # plain
 
 
 def differences(a: Premises, b: Premises) -> tuple[str, ...]:

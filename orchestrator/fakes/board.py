@@ -197,7 +197,7 @@ def _in_force(arm: Arm, faults: Faults) -> Arm:
     if arm.is_baseline:
         return arm
     fallback = {"draft_sample_method": "greedy", "rejection_sample_method": "standard"}
-    return replace(arm, **{key: fallback[key] for key in faults.ignored_keys})  # type: ignore[arg-type]
+    return replace(arm, **{key: fallback[key] for key in faults.ignored_keys})  # type: ignore[arg-type]  # texts
 
 
 def _zero(arm: Arm) -> Counters:

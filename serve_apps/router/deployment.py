@@ -47,7 +47,7 @@ _NOT_THERE = (
 
 
 def _cancel(items: DeploymentResponseGenerator[Any]) -> None:
-    items.cancel()  # type: ignore[no-untyped-call]
+    items.cancel()  # type: ignore[no-untyped-call]  # Serve's
 
 
 class _Upstream:
