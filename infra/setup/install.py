@@ -10,6 +10,7 @@ A second call does nothing when what it would install has not changed.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 TORCH = "2.13.0"
@@ -112,6 +114,17 @@ def stamp(*parts: str) -> str:
     return hashlib.sha256("\0".join((*parts, sys.version)).encode()).hexdigest()
 
 
+def project_table() -> dict[str, Any]:
+    """Return what pyproject.toml says of the package: the part that an installation follows."""
+    table: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def project_stamp(venv: Path) -> str:
+    """Return what identifies an environment that follows pyproject.toml."""
+    return stamp(json.dumps(project_table()), Path(__file__).read_text(), str(venv))
+
+
 def up_to_date(venv: Path, wanted: str) -> bool:
     """Return whether the environment is what this call would make."""
     mark = venv / STAMP
@@ -121,7 +134,7 @@ def up_to_date(venv: Path, wanted: str) -> bool:
 def install_project() -> None:
     """Make the project's environment: the package in place, the CPU engine, the tools."""
     venv = PROJECT / ".venv"
-    wanted = stamp((PROJECT / "pyproject.toml").read_text(), Path(__file__).read_text(), str(venv))
+    wanted = project_stamp(venv)
     if up_to_date(venv, wanted):
         say("environment: .venv is up to date")
         return
@@ -157,7 +170,7 @@ def install_engine(version: str) -> None:
 def install_tiny_models() -> None:
     """Make the environment in which the tiny models are trained."""
     venv = PROJECT / ".venv-tiny"
-    wanted = stamp((PROJECT / "pyproject.toml").read_text(), Path(__file__).read_text(), str(venv))
+    wanted = project_stamp(venv)
     if up_to_date(venv, wanted):
         say("tiny models: .venv-tiny is up to date")
         return
@@ -166,8 +179,8 @@ def install_tiny_models() -> None:
     installer = Installer(venv, num_steps=5)
     installer.create()
     installer.torch()
-    extra = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    installer.pip("the trainer's needs", 120, *extra["optional-dependencies"]["tiny-models"])
+    needs = project_table()["optional-dependencies"]["tiny-models"]
+    installer.pip("the trainer's needs", 120, *needs)
     # By itself it requires torchvision, which cannot load beside the CPU build of torch.
     installer.pip("speculators", 10, "--no-deps", *SPECULATORS)
     (venv / STAMP).write_text(wanted)

@@ -73,8 +73,11 @@ def test_environment_that_is_up_to_date_is_left_alone(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     venv = project / ".venv"
-    text = (project / "pyproject.toml").read_text()
-    finish(venv, install.stamp(text, Path(install.__file__).read_text(), str(venv)))
+    finish(venv, install.project_stamp(venv))
+
+    # A setting of a tool is no reason to install anything.
+    with (project / "pyproject.toml").open("a") as file:
+        file.write("[tool.ruff]\nline-length = 90\n")
 
     assert call(monkeypatch, "project") == 0
     assert "up to date" in capsys.readouterr().out
@@ -84,8 +87,7 @@ def test_changed_requirements_make_it_anew(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     venv = project / ".venv"
-    text = (project / "pyproject.toml").read_text()
-    finish(venv, install.stamp(text, Path(install.__file__).read_text(), str(venv)))
+    finish(venv, install.project_stamp(venv))
     (project / "pyproject.toml").write_text("[project]\ndependencies = []\n")
 
     assert call(monkeypatch, "project") == 1
