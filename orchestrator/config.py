@@ -16,7 +16,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.config_faults import find_fault
 from orchestrator.config_types import (
-    BoardModelConfig,
     CellWeight,
     DraftConfig,
     EngineConfig,
@@ -34,7 +33,6 @@ from orchestrator.errors import ConfigError
 
 __all__ = [
     "CONF_DIR",
-    "BoardModelConfig",
     "CellWeight",
     "DraftConfig",
     "EngineConfig",

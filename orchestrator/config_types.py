@@ -233,19 +233,6 @@ class ObjectiveConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoardModelConfig:
-    """Coefficients of ``BoardModel``, each with its source."""
-
-    name: str
-    source: str
-    base_s: float
-    verify_s_per_token: float
-    draft_s: float
-    streams: tuple[int, int]
-    depths: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """The kind of node that a trial runs on and the Ray resources that stand for it."""
 
@@ -256,7 +243,7 @@ class NodeConfig:
     """Ray resource that one Tune trial takes; one a board."""
     num_gpus: float = 0.0
     """GPUs that the engine's replica asks Ray for; 1 on a real board."""
-    board_model: BoardModelConfig | None = None
+    board_model: BoardModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,15 +371,4 @@ class StudyConfig:
 
     def board(self) -> BoardModel | None:
         """Return the board model that step times come from, or None when they are measured."""
-        model = self.node.board_model
-        if self.objective.step_time == "measured" or model is None:
-            return None
-        return BoardModel(
-            name=model.name,
-            source=model.source,
-            base_s=model.base_s,
-            verify_s_per_token=model.verify_s_per_token,
-            draft_s=model.draft_s,
-            streams=model.streams,
-            depths=model.depths,
-        )
+        return self.node.board_model if self.objective.step_time == "modelled" else None

@@ -23,17 +23,17 @@ MAX_FAILURES_IN_A_ROW = 3
 class LoadSettings:
     """What all blocks of a study have in common."""
 
-    top_p: float = 1.0
-    top_k: int = 0
+    top_p: float
+    top_k: int
     """0 means no limit."""
-    endpoint: Literal["chat", "completions"] = "completions"
-    max_tokens: int = 128
-    ignore_eos: bool = True
-    block_s: float = 10.0
+    endpoint: Literal["chat", "completions"]
+    max_tokens: int
+    ignore_eos: bool
+    block_s: float
     """Seconds in which requests start; those under way are finished."""
-    warmup_requests_per_stream: int = 1
-    warmup_max_tokens: int = 16
-    request_timeout_s: float = 300.0
+    warmup_requests_per_stream: int
+    warmup_max_tokens: int
+    request_timeout_s: float
 
 
 class ClosedLoop:

@@ -43,7 +43,17 @@ def ticking(step_s: float = 0.01) -> Callable[[], float]:
 
 
 def settings(**changes: Any) -> LoadSettings:
-    values: dict[str, Any] = {"max_tokens": MAX_TOKENS, "block_s": 1.0, "request_timeout_s": 10.0}
+    values: dict[str, Any] = {
+        "top_p": 1.0,
+        "top_k": 0,
+        "endpoint": "completions",
+        "max_tokens": MAX_TOKENS,
+        "ignore_eos": True,
+        "block_s": 1.0,
+        "warmup_requests_per_stream": 1,
+        "warmup_max_tokens": 16,
+        "request_timeout_s": 10.0,
+    }
     return LoadSettings(**(values | changes))
 
 
