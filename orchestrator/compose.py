@@ -1,4 +1,4 @@
-"""The only place that wires real adapters and reads the environment."""
+"""Wire the real adapters, join the cluster, and read what the environment says of both."""
 
 from __future__ import annotations
 

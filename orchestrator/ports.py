@@ -1,7 +1,7 @@
 """The seams: what the trial, the study and the promotion need from the world outside.
 
-Each Protocol has a real adapter in ``adapters`` or ``load`` and a shipped fake in ``fakes``; the
-same contract tests run on both.
+Each Protocol has a real adapter in ``adapters`` or ``load`` and a shipped fake in ``fakes``. The
+tracker and the registry pass the same contract tests on both.
 """
 
 from __future__ import annotations
