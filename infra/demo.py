@@ -80,7 +80,8 @@ def main() -> int:
         say(f"Ray: {cluster.dashboard_url}, two nodes of one GB10 token each")
         settings = [*args.overrides, *local_settings(cluster, config)]
         status = run_study(cluster, args.study, settings)
-        return _finish(cluster, status, study=args.study, keep=bool(args.keep))
+        served = config.engine.served_model_name
+        return _finish(cluster, status, study=args.study, served=served, keep=bool(args.keep))
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -94,7 +95,7 @@ def main() -> int:
             print(f"error: processes that could not be ended: {left}", file=sys.stderr)
 
 
-def _finish(cluster: LocalCluster, status: int, *, study: Path, keep: bool) -> int:
+def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, keep: bool) -> int:
     """Say what serves, keep it up if asked, and return the demo's exit status."""
     if status not in (0, NOTHING_PROMOTED):
         return status
@@ -108,7 +109,7 @@ def _finish(cluster: LocalCluster, status: int, *, study: Path, keep: bool) -> i
             flush=True,
         )
     if status == 0 or serves(cluster):
-        print(curl_line(cluster), flush=True)
+        print(curl_line(cluster, served), flush=True)
     else:
         print(f"results: {cluster.mlflow_uri}", flush=True)
     if keep:
@@ -183,9 +184,9 @@ def local_settings(cluster: LocalCluster, config: StudyConfig) -> list[str]:
     return [*settings, f"production.http_port={cluster.ports.http}"]
 
 
-def curl_line(cluster: LocalCluster) -> str:
+def curl_line(cluster: LocalCluster, served: str) -> str:
     """Return a request that works against production, the results' address behind it."""
-    body = json.dumps({"model": "specpilot", "prompt": "def add(a, b):", "max_tokens": 32})
+    body = json.dumps({"model": served, "prompt": "def add(a, b):", "max_tokens": 32})
     return (
         f"curl -s {cluster.production_url}/v1/completions -H 'content-type: application/json' "
         f"-d '{body}'  # results: {cluster.mlflow_uri}"

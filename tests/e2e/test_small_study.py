@@ -77,7 +77,7 @@ def _assert_tracked(client: MlflowClient) -> None:
 
 def _assert_serves(cluster: LocalCluster, version: str) -> None:
     """Ask production as the last lines of the demo tell a person to."""
-    body = shlex.split(curl_line(cluster), comments=True)[-1]
+    body = shlex.split(curl_line(cluster, "specpilot"), comments=True)[-1]
     request = urllib.request.Request(
         f"{cluster.production_url}/v1/completions",
         data=body.encode(),
