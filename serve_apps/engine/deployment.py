@@ -49,7 +49,6 @@ class EngineOptions:
     health_check_timeout_s: float = 30.0
 
 
-TRIAL_OPTIONS = EngineOptions()
 # Both tokens: a Tune trial reserves `trial_slot`, so none is scheduled on the production node.
 PRODUCTION_OPTIONS = EngineOptions(
     resources={"GB10": 1.0, "trial_slot": 1.0}, graceful_shutdown_timeout_s=60.0
@@ -181,7 +180,7 @@ def _application(spec: Mapping[str, Any], options: EngineOptions) -> Application
     return serve.deployment(**_deployment_options(options))(Engine).bind(checked)
 
 
-def trial_app(spec: Mapping[str, Any], options: EngineOptions = TRIAL_OPTIONS) -> Application:
+def trial_app(spec: Mapping[str, Any], options: EngineOptions) -> Application:
     """Return the application of one trial, for `serve.run_many` without waiting.
 
     Args:
