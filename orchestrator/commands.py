@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
+from orchestrator.cluster import join_cluster, join_ray, one_study_at_a_time, sweep_trials
 from orchestrator.conduct import STUDY_TAG, open_study, seconds_per_boot
 from orchestrator.config import StudyConfig
 from orchestrator.delivery import delivery
@@ -47,9 +48,9 @@ def study(config: StudyConfig) -> ExitStatus:
     printer = _printer()
     prepared = prepare(config, models_must_exist=True)
     registry = compose.registry(config)
-    with compose.one_study_at_a_time(config):
-        cluster = compose.join_cluster(config)
-        swept = compose.sweep_trials()
+    with one_study_at_a_time(config):
+        cluster = join_cluster(config)
+        swept = sweep_trials()
         if swept:
             printer.say(f"removed applications of dead trials: {', '.join(swept)}")
         tracker = compose.tracker(config, num_nodes=cluster.num_trial_nodes)
@@ -65,7 +66,7 @@ def study(config: StudyConfig) -> ExitStatus:
             )
             raise
         finally:
-            compose.sweep_trials()
+            sweep_trials()
     return ExitStatus.DONE if promoted else ExitStatus.NOTHING_PROMOTED
 
 
@@ -86,8 +87,8 @@ def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:
             "run a study that finds a winner, or name a registered version",
         )  # fmt: skip
     prepared = prepare(config, models_must_exist=True)
-    with compose.one_study_at_a_time(config):
-        tools = delivery(prepared, compose.join_cluster(config), registry, printer)
+    with one_study_at_a_time(config):
+        tools = delivery(prepared, join_cluster(config), registry, printer)
         champion = registry.by_alias(name, CHAMPION)
         if champion is not None and champion.version == version.version:
             if tools.serves(version):
@@ -107,7 +108,7 @@ def status(config: StudyConfig) -> ExitStatus:
     for alias in (CHAMPION, CHALLENGER, PREVIOUS):
         version = registry.by_alias(name, alias)
         lines.append(f"{alias}: {'none' if version is None else describe(version)}")
-    cluster = compose.join_ray(config)
+    cluster = join_ray(config)
     production = compose.production(config, cluster.dashboard_url)
     state = production.state()
     if state.router_status is None:

@@ -1,20 +1,12 @@
-"""Wire the real adapters, join the cluster, and read what the environment says of both."""
+"""Wire the real adapters, and read what the environment says of them."""
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import ray
-from ray import serve
 
 from orchestrator.adapters import mlflow_tracker
 from orchestrator.adapters.clock import SystemClock
@@ -22,7 +14,7 @@ from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
 from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
 from orchestrator.adapters.serve_production import ServeProduction
-from orchestrator.adapters.serve_reaper import Lease, start_reaper
+from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.config import StudyConfig
 from orchestrator.core.promotion import GateSettings
 from orchestrator.core.race import RaceSettings
@@ -173,163 +165,6 @@ def gate_settings(config: StudyConfig) -> GateSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """The Ray cluster that this process joined."""
-
-    dashboard_url: str
-    num_trial_nodes: int
-    """Boards that are free for trials now; one that serves is not."""
-
-
-def join_ray(config: StudyConfig) -> Cluster:
-    """Join the running Ray; a second call is a second look at its free boards.
-
-    Raises:
-        ConfigError: There is no Ray, or no node offers the tokens.
-    """
-    address = os.environ.get("RAY_ADDRESS", "auto")
-    try:
-        _require_answer(address)
-        context: Any = ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            ignore_reinit_error=True,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"ray at '{address}'", "no running Ray answers",
-            "start one and use `ray job submit`, or set RAY_ADDRESS",
-        ) from error  # fmt: skip
-    node = config.node
-    offers = [item["Resources"] for item in _ray_nodes() if item["Alive"]]
-    if not any(r.get(node.engine_token) and r.get(node.slot_token) for r in offers):
-        raise ConfigError(
-            "node.slot_token",
-            f"no node of this Ray offers both '{node.engine_token}' and '{node.slot_token}'",
-            'start the nodes with --resources=\'{"GB10":1,"trial_slot":1}\' or name your tokens',
-        )
-    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]  # Ray's
-    tokens = (free.get(node.engine_token, 0.0), free.get(node.slot_token, 0.0))
-    return Cluster(
-        dashboard_url=f"http://{context.address_info['webui_url']}",
-        num_trial_nodes=int(min(tokens)),
-    )
-
-
-def _require_answer(address: str) -> None:
-    """Raise OSError or ValueError where nobody listens: Ray itself would try for many minutes.
-
-    ``auto`` is looked up by Ray at once; ``local``, which would start a Ray, is no address.
-    """
-    if address != "auto":
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        socket.create_connection((host, int(port)), timeout=5.0).close()
-
-
-def join_cluster(config: StudyConfig) -> Cluster:
-    """Join the running Ray with Serve and the reaper, and see that a board is free.
-
-    Raises:
-        ConfigError: There is no Ray, Serve's port is taken, or no board is free.
-    """
-    cluster = join_ray(config)
-    if cluster.num_trial_nodes < 1:
-        raise ConfigError(
-            "node.engine_token",
-            f"no board is free: every '{config.node.engine_token}' or "
-            f"'{config.node.slot_token}' is in use",
-            "wait for what holds it, or stop that",
-        )
-    start_serve(config)
-    return cluster
-
-
-CLAIM = "specpilot-study"
-"""Name of the actor that only one study or promotion on a cluster can hold."""
-
-
-@contextmanager
-def one_study_at_a_time(config: StudyConfig) -> Iterator[None]:
-    """Hold the cluster's only claim on trials and production; it ends with this process.
-
-    Raises:
-        ConfigError: Another study or promotion holds it, or there is no Ray.
-    """
-    join_ray(config)
-    try:
-        claim: Any = ray.remote(_Claim).options(name=CLAIM, namespace=CLAIM, num_cpus=0).remote()
-        ray.get(claim.__ray_ready__.remote())
-    except ValueError as error:
-        raise ConfigError(
-            f"ray at '{os.environ.get('RAY_ADDRESS', 'auto')}'",
-            "another study or promotion is under way on it", "wait until it is over",
-        ) from error  # fmt: skip
-    try:
-        yield
-    finally:
-        ray.kill(claim)
-
-
-class _Claim:
-    """Nothing but a name that only one process can hold."""
-
-
-def _ray_nodes() -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
-    return nodes
-
-
-def start_serve(config: StudyConfig) -> None:
-    """Start Serve where it does not run yet, and the reaper of trial applications.
-
-    Serve cannot be started from inside a trial: the trial's placement group would capture it.
-    """
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    if not _serve_runs():
-        _require_free(config.production.http_host, config.production.http_port)
-    serve.start(
-        proxy_location="HeadOnly",
-        http_options={
-            "host": config.production.http_host,
-            "port": config.production.http_port,
-        },
-    )
-    ray.get(start_reaper(TRIAL_PREFIX).__ray_ready__.remote())
-
-
-def _serve_runs() -> bool:
-    return bool(serve.status().proxies)
-
-
-def _require_free(host: str, port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                "production.http_port", f"{host}:{port} is in use",
-                "free it or choose another port",
-            ) from error  # fmt: skip
-
-
-def sweep_trials(*, wait_s: float = 60.0) -> list[str]:
-    """Delete all trial applications and return their names; only the claim's holder may.
-
-    Args:
-        wait_s: Longest wait for them to be gone.
-    """
-    names = [name for name in serve.status().applications if name.startswith(TRIAL_PREFIX)]
-    for name in names:
-        serve.delete(name, _blocking=False)
-    deadline = time.monotonic() + wait_s
-    while set(names) & set(serve.status().applications) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return names
-
-
 def production(config: StudyConfig, dashboard_url: str) -> ServeProduction:
     """Return the production port."""
     node = config.node
@@ -360,9 +195,3 @@ def tracker(config: StudyConfig, *, num_nodes: int) -> MlflowTracker:
 def registry(config: StudyConfig) -> MlflowRegistry:
     """Return the registry of serving configurations."""
     return MlflowRegistry(mlflow_tracker.check(tracking_uri(config)))
-
-
-def job_tags() -> dict[str, str]:
-    """Return what Ray says of the job that this process is, for the tracking run."""
-    job = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
-    return {} if job is None else {"ray.job_config": job[:4000]}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from orchestrator import compose
-from orchestrator.compose import Cluster
+from orchestrator.cluster import Cluster, job_tags
 from orchestrator.config import StudyConfig, config_to_dict
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.estimate import known_arms
@@ -220,7 +220,7 @@ def open_study(
         "study_id": study_id,
         "fingerprint": prepared.study_id,
         "premises": basis.to_dict(),
-        **compose.job_tags(),
+        **job_tags(),
     }
     conduct = Conduct(
         prepared=prepared,

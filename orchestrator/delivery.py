@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
-from orchestrator.compose import Cluster
+from orchestrator.cluster import Cluster
 from orchestrator.core.types import Cell
 from orchestrator.errors import MeasurementError, PromotionError
 from orchestrator.events import Printer

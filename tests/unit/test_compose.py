@@ -11,6 +11,7 @@ import pytest
 from core_samples import BASELINE, make_arm
 
 from orchestrator import compose
+from orchestrator.cluster import join_ray
 from orchestrator.config import CONF_DIR, StudyConfig, load_config
 from orchestrator.errors import ConfigError
 from orchestrator.prepare import Prepared, identity, premises, prepare, resolve
@@ -270,7 +271,7 @@ def test_ray_that_does_not_answer_is_refused_at_once(
     monkeypatch.setenv("RAY_ADDRESS", address)
 
     with pytest.raises(ConfigError) as caught:
-        compose.join_ray(study())
+        join_ray(study())
 
     assert caught.value.where == f"ray at '{address}'"
     assert "RAY_ADDRESS" in caught.value.remedy

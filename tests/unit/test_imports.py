@@ -30,20 +30,22 @@ ALLOWED: dict[str, set[str]] = {
     "study": {"core", "errors", "events", "trial"},
     "promote": {"core", "errors", "events", "ports"},
     "prepare": {"adapters", "config", "core", "errors", "load", "version"},
+    "cluster": {"adapters", "config", "errors"},
     "compose": {
         *("adapters", "config", "core", "errors", "load", "prepare", "study", "trial"),
         "serve_apps",
     },
     "delivery": {
-        *("adapters", "compose", "core", "errors", "events", "ports", "prepare", "promote"),
+        *("adapters", "cluster", "compose", "core", "errors", "events", "ports", "prepare"),
+        "promote",
     },
     "conduct": {
-        *("compose", "config", "core", "delivery", "errors", "events", "ports", "prepare"),
-        *("promote", "report", "study"),
+        *("cluster", "compose", "config", "core", "delivery", "errors", "events", "ports"),
+        *("prepare", "promote", "report", "study"),
     },
     "commands": {
-        *("adapters", "compose", "conduct", "config", "delivery", "errors", "events", "ports"),
-        *("prepare", "promote", "report"),
+        *("adapters", "cluster", "compose", "conduct", "config", "delivery", "errors", "events"),
+        *("ports", "prepare", "promote", "report"),
     },
     "cli": {"commands", "config", "errors", "version"},
     "__main__": {"cli"},
@@ -53,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
 
 HOMES = {
     "ray": {
-        *("study", "compose", "serve_apps"),
+        *("study", "cluster", "serve_apps"),
         *("adapters.serve_engine", "adapters.serve_production", "adapters.serve_reaper"),
     },
     "mlflow": {"adapters.mlflow_tracker"},
