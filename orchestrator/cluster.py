@@ -78,11 +78,11 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=5.0).close()
 
 
-def join_cluster(config: StudyConfig) -> Cluster:
-    """Join the running Ray with Serve and the reaper, and see that a board is free.
+def require_free_board(config: StudyConfig) -> Cluster:
+    """Look at the cluster again and see that a board is free.
 
     Raises:
-        ConfigError: There is no Ray, Serve's port is taken, or no board is free.
+        ConfigError: No board is free.
     """
     cluster = join_ray(config)
     if cluster.num_trial_nodes < 1:
@@ -92,7 +92,6 @@ def join_cluster(config: StudyConfig) -> Cluster:
             f"'{config.node.slot_token}' is in use",
             "wait for what holds it, or stop that",
         )
-    start_serve(config)
     return cluster
 
 

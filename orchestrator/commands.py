@@ -7,7 +7,13 @@ from enum import IntEnum
 
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
-from orchestrator.cluster import join_cluster, join_ray, one_study_at_a_time, sweep_trials
+from orchestrator.cluster import (
+    join_ray,
+    one_study_at_a_time,
+    require_free_board,
+    start_serve,
+    sweep_trials,
+)
 from orchestrator.conduct import STUDY_TAG, open_study, seconds_per_boot
 from orchestrator.config import StudyConfig
 from orchestrator.delivery import delivery
@@ -49,10 +55,11 @@ def study(config: StudyConfig) -> ExitStatus:
     prepared = prepare(config, models_must_exist=True)
     registry = compose.registry(config)
     with one_study_at_a_time(config):
-        cluster = join_cluster(config)
+        start_serve(config)
         swept = sweep_trials()
         if swept:
             printer.say(f"removed applications of dead trials: {', '.join(swept)}")
+        cluster = require_free_board(config)
         tracker = compose.tracker(config, num_nodes=cluster.num_trial_nodes)
         tools = delivery(prepared, cluster, registry, printer)
         conduct = open_study(prepared, cluster, tracker, registry, tools)
@@ -88,7 +95,8 @@ def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:
         )  # fmt: skip
     prepared = prepare(config, models_must_exist=True)
     with one_study_at_a_time(config):
-        tools = delivery(prepared, join_cluster(config), registry, printer)
+        start_serve(config)
+        tools = delivery(prepared, join_ray(config), registry, printer)
         champion = registry.by_alias(name, CHAMPION)
         if champion is not None and champion.version == version.version:
             if tools.serves(version):
@@ -96,6 +104,7 @@ def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:
             else:
                 tools.reapply(version)
             return ExitStatus.DONE
+        require_free_board(config)
         tools.promote(version)
     return ExitStatus.DONE
 

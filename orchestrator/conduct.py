@@ -177,6 +177,7 @@ class Conduct:
             say("finished; nothing is promoted")
             return False
         if self.config.policy.promote == "never":
+            self._restore()
             say(f"finished; version {version.version} waits as {CHALLENGER}: policy.promote=never")
             return False
         try:
