@@ -1,10 +1,12 @@
-"""Command line: build both models, or evaluate those that exist.
+"""Command line: build both models, evaluate those that exist, or say what served text should show.
 
-python -m infra.tiny_models build --out DIR
+python -m infra.tiny_models build --out DIR [--steps 4]
 python -m infra.tiny_models evaluate --models DIR
+python -m infra.tiny_models expect --served FILE
 """
 
 import argparse
+import json
 import logging
 import os
 import shutil
@@ -34,9 +36,16 @@ def _replace(source: Path, destination: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def build(out: Path) -> None:
-    """Train tokenizer, target and draft, and write them and the prompts to out."""
+def build(out: Path, num_steps: int | None) -> None:
+    """Train tokenizer, target and draft, and write them and the prompts to out.
+
+    Args:
+        out: Folder to fill; what it holds is replaced at the end.
+        num_steps: Steps of each training at most, to try the build out; None for the real one.
+    """
     target_recipe, draft_recipe = recipe.TargetRecipe(), recipe.DraftRecipe()
+    if num_steps is not None:
+        target_recipe, draft_recipe = recipe.shortened(target_recipe, draft_recipe, num_steps)
     documents = corpus.standard_library() + corpus.standard_library(tests=True)
     trained = [d for d in documents if not d.held_out]
     tok = tokenizer.train_tokenizer(trained, target_recipe.vocab_size)
@@ -81,26 +90,51 @@ def evaluate_folder(models: Path, num_prompts: int) -> str:
     )
 
 
+def expect_served(models: Path, served: Path) -> str:
+    """Return the acceptance to expect on text that `infra.tiny_models.served` wrote, as a line."""
+    target = convert.load_target(models / "target")
+    draft = convert.load_draft(models / "draft", target)
+    found = json.loads(served.read_text(encoding="ascii"))
+    texts = [(torch.tensor(t["prompt"]), torch.tensor(t["emitted"])) for t in found["texts"]]
+    result = evaluate.expected_on(
+        target,
+        draft,
+        texts,
+        temperature=found["temperature"],
+        rule=(found["draft"], found["rejection"]),
+    )
+    return f"expected {evaluate.line(result)}"
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the command line parser."""
     parser = argparse.ArgumentParser(prog="python -m infra.tiny_models", description=__doc__)
     parser.add_argument("--threads", type=int, default=2, help="torch threads")
     commands = parser.add_subparsers(dest="command", required=True)
     builder = commands.add_parser("build", help="train both models")
-    builder.add_argument("--out", type=Path, default=HERE)
+    builder.add_argument("--out", type=Path, help="default: the models of this repo")
+    builder.add_argument("--steps", type=int, help="few steps, to try the build out; needs --out")
     scorer = commands.add_parser("evaluate", help="score the models that exist")
     scorer.add_argument("--models", type=Path, default=HERE)
     scorer.add_argument("--prompts", type=int, default=64, help="held-out prompts to continue")
+    expecter = commands.add_parser("expect", help="what served text should show")
+    expecter.add_argument("--models", type=Path, default=HERE)
+    expecter.add_argument("--served", type=Path, required=True)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Run one command; return the exit status."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(arguments.threads)
     if arguments.command == "build":
-        build(arguments.out)
+        if arguments.steps is not None and arguments.out is None:
+            parser.error("--steps makes models of no use: name a folder for them with --out")
+        build(arguments.out or HERE, arguments.steps)
+    elif arguments.command == "expect":
+        sys.stdout.write(expect_served(arguments.models, arguments.served) + "\n")
     else:
         sys.stdout.write(evaluate_folder(arguments.models, arguments.prompts) + "\n")
     return 0

@@ -176,6 +176,39 @@ def evaluate_pair(
     return results
 
 
+@torch.no_grad()
+def expected_on(
+    target: Qwen3ForCausalLM,
+    draft: DFlash2DraftModel,
+    texts: list[tuple[torch.Tensor, torch.Tensor]],
+    *,
+    temperature: float,
+    rule: tuple[str, str],
+) -> Acceptance:
+    """Return the acceptance to expect where an engine emitted these very tokens.
+
+    Args:
+        target: The target, float32.
+        draft: The draft, float32.
+        texts: Prompt and emitted tokens of each request; all emitted equally many.
+        temperature: Sampling temperature that the text was drawn at.
+        rule: Draft rule and rejection rule.
+    """
+    rows = torch.zeros(len(texts), max(len(p) + len(e) for p, e in texts), dtype=torch.int64)
+    for row, (prompt, emitted) in zip(rows, texts, strict=True):
+        row[: len(prompt) + len(emitted)] = torch.cat([prompt, emitted])
+    first = torch.tensor([len(prompt) for prompt, _ in texts])
+    anchors = first[:, None] + torch.arange(len(texts[0][1]) - draft.block_size + 1)
+    scored = score_windows(target, draft, rows, anchors, temperature=temperature)
+    return walk(survival(scored, *rule), repeats=4 * WALKS, seed=0)
+
+
+def line(found: Acceptance) -> str:
+    """Return one result in a line."""
+    positions = " ".join(f"{x:.3f}" for x in found.per_position)
+    return f"{found.length:.3f} over {found.steps} steps, per position {positions}"
+
+
 def report(results: dict[tuple[str, str, float], Acceptance]) -> str:
     """Return the results as a Markdown table."""
     lines = [

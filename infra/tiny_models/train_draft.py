@@ -12,7 +12,7 @@ from transformers import Qwen3ForCausalLM
 
 from infra.tiny_models import draft as drafting
 from infra.tiny_models.optim import Optimiser
-from infra.tiny_models.recipe import SEED, DraftRecipe
+from infra.tiny_models.recipe import SEED, DraftRecipe, DraftRound
 from infra.tiny_models.sampling import aux_features, sample_windows
 
 logger = logging.getLogger(__name__)
@@ -149,28 +149,34 @@ def train_draft(
     """
     tokens, temperatures = distillation_set(target, stream, recipe)
     view = view_target(target, tokens, temperatures, recipe)
-    return fit_draft(target, view, recipe, mask_id)
+    torch.manual_seed(SEED)
+    model = drafting.build_draft(target, recipe, mask_id).train()
+    for number, part in enumerate(recipe.rounds):
+        generator = torch.Generator().manual_seed(SEED + 2 + number)
+        fit_draft(model, view, recipe, part, generator)
+    return model.eval()
 
 
 def fit_draft(
-    target: Qwen3ForCausalLM, view: TargetView, recipe: DraftRecipe, mask_id: int
-) -> DFlash2DraftModel:
-    """Train a draft on what is known of the target."""
-    torch.manual_seed(SEED)
-    model = drafting.build_draft(target, recipe, mask_id).train()
+    model: DFlash2DraftModel,
+    view: TargetView,
+    recipe: DraftRecipe,
+    part: DraftRound,
+    generator: torch.Generator,
+) -> None:
+    """Train the draft for one round on what is known of the target."""
     trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     logger.info("draft: %d parameters", sum(p.numel() for _, p in trainable))
     optimiser = Optimiser(
         trainable,
-        steps=recipe.schedule_steps,
+        steps=part.schedule_steps,
         warmup_steps=recipe.warmup_steps,
-        muon_lr=recipe.muon_lr,
-        adam_lr=recipe.adam_lr,
-        decay_share=recipe.decay_share,
+        muon_lr=part.peak * recipe.muon_lr,
+        adam_lr=part.peak * recipe.adam_lr,
+        decay_share=part.decay_share,
     )
-    generator = torch.Generator().manual_seed(SEED + 2)
     started = time.monotonic()
-    for step in range(recipe.steps):
+    for step in range(part.steps):
         pick = torch.randint(len(view.tokens), (recipe.batch_size,), generator=generator)
         anchors = _random_anchors(recipe, recipe.batch_size, generator)
         loss, overlap = _batch_loss(model, view, pick, anchors)
@@ -182,7 +188,6 @@ def fit_draft(
             logger.info(
                 "draft step %d loss %.3f length %.2f, %.0f s", step, loss.item(), length, elapsed
             )
-    return model.eval()
 
 
 def _batch_loss(
