@@ -1,8 +1,9 @@
-"""vLLM's sampling and verification kernels, interpreted, against NumPy written from the papers.
+"""vLLM's sampling and verification kernels, interpreted, against plain PyTorch from the papers.
 
 Run by test_cpu_kernels.py in a process of its own: TRITON_INTERPRET=1 must be set before Triton
-is imported, and mending the interpreter is for good. The reference has its own random numbers
-(Philox and MurmurHash3, as published), so the results must be equal, not alike.
+is imported, and mending the interpreter is for good. The reference is float32 on the CPU and
+calls no kernel. It has its own random numbers (Philox and MurmurHash3, as published, in whole
+numbers), so the tokens must be equal, not alike.
 """
 
 import numpy as np
@@ -42,14 +43,15 @@ def philox_uniform(seed: int, offset: int) -> float:
     return float(max(np.float32(word) * RAND_SCALE, RAND_SCALE))
 
 
-def murmur_uniform(seed: int, position: int, keys: np.ndarray) -> np.ndarray:
+def murmur_uniform(seed: int, position: int, keys: torch.Tensor) -> torch.Tensor:
     """Return the uniforms of MurmurHash3 (x86, 32 bits) over four words: seed, position, key."""
 
     def rotated(x: np.ndarray, by: int) -> np.ndarray:
         return (x << by | x >> (32 - by)) & MASK32
 
-    state = np.zeros(keys.shape, np.uint64)
-    for word in (seed & MASK32, seed >> 32 & MASK32, position & MASK32, keys.astype(np.uint64)):
+    words = keys.numpy().astype(np.uint64)
+    state = np.zeros(words.shape, np.uint64)
+    for word in (seed & MASK32, seed >> 32 & MASK32, position & MASK32, words):
         key = np.asarray(word, np.uint64) * 0xCC9E2D51 & MASK32
         key = rotated(key, 15) * 0x1B873593 & MASK32
         state = (rotated(state ^ key, 13) * 5 + 0xE6546B64) & MASK32
@@ -57,24 +59,18 @@ def murmur_uniform(seed: int, position: int, keys: np.ndarray) -> np.ndarray:
     state = (state ^ state >> 16) * 0x85EBCA6B & MASK32
     state = (state ^ state >> 13) * 0xC2B2AE35 & MASK32
     state = state ^ state >> 16
-    return (state.astype(np.float64) + 0.5) / 2.0**32
+    return torch.from_numpy((state.astype(np.float64) + 0.5) / 2.0**32).float()
 
 
 def noised_argmax(
-    logits: np.ndarray, keys: np.ndarray, seed: int, position: int, *, noisy: bool
+    logits: torch.Tensor, keys: torch.Tensor, *, seed: int, position: int, noisy: bool
 ) -> int:
     """Return the index that Gumbel-max sampling picks, or the plain argmax."""
     if not noisy:
-        return int(np.argmax(logits))
+        return int(torch.argmax(logits))
     # The kernels draw -log(-log(1 - u)).
-    noise = -np.log(-np.log1p(-murmur_uniform(seed, position, keys)))
-    return int(np.argmax(logits + noise))
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    wide = logits.astype(np.float64)
-    top = wide.max(axis=-1, keepdims=True)
-    return wide - top - np.log(np.exp(wide - top).sum(axis=-1, keepdims=True))
+    noise = -torch.log(-torch.log1p(-murmur_uniform(seed, position, keys)))
+    return int(torch.argmax(logits + noise))
 
 
 class Case:
@@ -84,50 +80,49 @@ class Case:
         vocab, self.num_requests, self.depth = shape
         rng = np.random.default_rng(seed)
         rows = self.num_requests * (self.depth + 1)
-        self.slots = rng.permutation(self.num_requests + 2)[: self.num_requests]
-        self.target = (2 * rng.standard_normal((rows, vocab))).astype(np.float32)
-        near = self.target.reshape(self.num_requests, self.depth + 1, vocab)[:, :-1]
-        self.draft = np.full((self.num_requests + 2, self.depth, vocab), -np.inf, np.float32)
-        self.draft[self.slots] = near + 0.7 * rng.standard_normal(near.shape).astype(np.float32)
-        self.temperature = rng.choice([0.0, 0.7, 1.0, 1.0], self.num_requests + 2).astype(
-            np.float32
-        )
-        self.seeds = rng.integers(0, 1 << 62, self.num_requests + 2)
-        self.positions = rng.integers(0, 5000, rows)
-        self.tokens = rng.integers(0, vocab, rows)
-        for request in range(self.num_requests):
+        slots = rng.permutation(self.num_requests + 2)[: self.num_requests]
+        target = (2 * rng.standard_normal((rows, vocab))).astype(np.float32)
+        near = target.reshape(self.num_requests, self.depth + 1, vocab)[:, :-1]
+        draft = np.full((self.num_requests + 2, self.depth, vocab), -np.inf, np.float32)
+        draft[slots] = near + 0.7 * rng.standard_normal(near.shape).astype(np.float32)
+        temperature = rng.choice([0.0, 0.7, 1.0, 1.0], self.num_requests + 2).astype(np.float32)
+        self.slots, self.temperature = torch.from_numpy(slots), torch.from_numpy(temperature)
+        self.target, self.draft = torch.from_numpy(target), torch.from_numpy(draft)
+        self.seeds = torch.from_numpy(rng.integers(0, 1 << 62, self.num_requests + 2))
+        self.positions = torch.from_numpy(rng.integers(0, 5000, rows))
+        self.tokens = torch.from_numpy(rng.integers(0, vocab, rows))
+        for request, slot in enumerate(slots):
             for step in range(self.depth):
                 row = request * (self.depth + 1) + step
-                source = (
-                    self.draft[self.slots[request], step] if probabilistic else self.target[row]
-                )
-                heat = float(self.temperature[self.slots[request]]) or 0.3
-                self.tokens[row + 1] = rng.choice(
-                    vocab, p=np.exp(log_softmax(source / (heat if probabilistic else 0.15)))
-                )
+                source = self.draft[slot, step] if probabilistic else self.target[row]
+                heat = (float(temperature[slot]) or 0.3) if probabilistic else 0.15
+                # In float64: NumPy insists that the probabilities add up to 1.
+                chances = torch.softmax(source.double() / heat, dim=-1)
+                self.tokens[row + 1] = int(rng.choice(vocab, p=chances.numpy()))
         if seed % 4 == 3:  # a placeholder, which no rule may accept
             self.tokens[1 + self.depth // 2] = -1
         self.probabilistic = probabilistic
 
-    def kernels(self, *, block: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return sampled tokens and their counts from the interpreted kernels."""
+    def kernels(self, *, block: bool) -> list[list[int]]:
+        """Return each request's sampled tokens from the interpreted kernels."""
         width = self.depth + 1
-        slots = torch.from_numpy(self.slots.astype(np.int32))
+        slots = self.slots.int()
         sampled, num_sampled = rejection_sample(
-            torch.from_numpy(self.target.copy()),
-            torch.from_numpy(self.draft.copy()) if self.probabilistic else None,
-            torch.from_numpy(self.tokens),
+            self.target.clone(),
+            self.draft.clone() if self.probabilistic else None,
+            self.tokens,
             torch.arange(0, self.num_requests * width + 1, width, dtype=torch.int32),
-            torch.from_numpy(self.positions),
+            self.positions,
             slots,
             slots.repeat_interleave(width),
             torch.arange(width, dtype=torch.int32).repeat(self.num_requests),
-            torch.from_numpy(self.temperature),
-            torch.from_numpy(self.seeds),
+            self.temperature,
+            self.seeds,
             self.depth,
             use_block_verification=block,
         )
-        return sampled.numpy(), num_sampled.numpy()
+        counts = num_sampled.tolist()
+        return [row[:count].tolist() for row, count in zip(sampled, counts, strict=True)]
 
     def reference(self, *, block: bool) -> list[list[int]]:
         """Return each request's sampled tokens by the definition of the rule."""
@@ -137,68 +132,86 @@ class Case:
         start, slot = request * (self.depth + 1), int(self.slots[request])
         temperature, seed = float(self.temperature[slot]), int(self.seeds[slot])
         target = self.target[start : start + self.depth + 1]
-        drafts = [int(token) for token in self.tokens[start + 1 : start + 1 + self.depth]]
+        positions = self.positions[start : start + self.depth + 1].tolist()
+        drafts = self.tokens[start + 1 : start + 1 + self.depth].tolist()
         if temperature == 0.0:
-            best = [int(row.argmax()) for row in target]
-            accepted = next((i for i, x in enumerate(drafts) if x != best[i]), self.depth)
-            return [*drafts[:accepted], best[accepted]]
-        log_p = log_softmax(target)
+            return verify_greedily(target, drafts)
+        p = torch.softmax(target, dim=-1)  # the runner has divided these by the temperature
         if self.probabilistic:
-            heated = self.draft[slot] / np.float32(temperature)
-            log_q = log_softmax(heated)
+            q = torch.softmax(self.draft[slot] / temperature, dim=-1)
         else:
-            log_q = np.full((self.depth, target.shape[1]), -np.inf)
-            for step, token in enumerate(drafts):
-                log_q[step, max(token, 0)] = 0.0
-        uniforms = [
-            philox_uniform(seed, int(self.positions[start + step])) for step in range(self.depth)
-        ]
+            q = certain(drafts, vocab=target.shape[1])
+        uniforms = [philox_uniform(seed, position) for position in positions[:-1]]
         rule = accept_block if block else accept_tokenwise
-        accepted, scale = rule(log_p, log_q, drafts, uniforms)
-        weights = np.exp(log_p[accepted])
-        if accepted < self.depth and drafts[accepted] >= 0:
-            if self.probabilistic:
-                weights = np.maximum(scale * weights - np.exp(log_q[accepted]), 0.0)
-            else:
-                weights[drafts[accepted]] = 0.0
-        with np.errstate(divide="ignore"):
-            logits = np.log(weights)
-        keys = np.arange(target.shape[1])
-        position = int(self.positions[start + accepted])
-        return [*drafts[:accepted], noised_argmax(logits, keys, seed, position, noisy=True)]
+        accepted, scale = rule(p, q, drafts, uniforms)
+        if accepted == self.depth or drafts[accepted] < 0:
+            weights = p[accepted]  # the bonus token, or one in place of a placeholder
+        else:
+            weights = residual(scale, p[accepted], q[accepted])
+        keys = torch.arange(target.shape[1])
+        recovered = noised_argmax(
+            torch.log(weights), keys, seed=seed, position=positions[accepted], noisy=True
+        )
+        return [*drafts[:accepted], recovered]
+
+
+def certain(drafts: list[int], *, vocab: int) -> torch.Tensor:
+    """Return q of drafts picked without chance: all on the draft token. [depth, vocab]."""
+    q = torch.zeros(len(drafts), vocab)
+    for step, token in enumerate(drafts):
+        q[step, max(token, 0)] = 1.0  # a placeholder's row is never read
+    return q
+
+
+def residual(scale: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return max(scale * p - q, 0), unnormalised, over the vocabulary. [vocab]."""
+    return torch.clamp(scale * p - q, min=0.0)
+
+
+def verify_greedily(target: torch.Tensor, drafts: list[int]) -> list[int]:
+    """Temperature 0: keep drafts while they are the target's argmax, then add its argmax."""
+    kept: list[int] = []
+    for logits, token in zip(target, drafts, strict=False):
+        if token != int(torch.argmax(logits)):
+            break
+        kept.append(token)
+    return [*kept, int(torch.argmax(target[len(kept)]))]
 
 
 def accept_tokenwise(
-    log_p: np.ndarray, log_q: np.ndarray, drafts: list[int], uniforms: list[float]
-) -> tuple[int, float]:
-    """Leviathan et al. 2023: accept while u < p / q. Returns the count and 1."""
-    for step, token in enumerate(drafts):
-        if token < 0 or not log_p[step, token] > np.log(uniforms[step]) + log_q[step, token]:
-            return step, 1.0
-    return len(drafts), 1.0
+    p: torch.Tensor, q: torch.Tensor, drafts: list[int], uniforms: list[float]
+) -> tuple[int, torch.Tensor]:
+    """Leviathan et al. 2023: accept x while u < p(x) / q(x). Returns the count and 1."""
+    accepted = 0
+    for step, x in enumerate(drafts):
+        if x < 0 or not uniforms[step] * q[step, x] < p[step, x]:
+            break
+        accepted += 1
+    return accepted, torch.tensor(1.0)
 
 
 def accept_block(
-    log_p: np.ndarray, log_q: np.ndarray, drafts: list[int], uniforms: list[float]
-) -> tuple[int, float]:
-    """Sun et al. 2024: the longest prefix whose own test passes. Returns its length and p_tau."""
-    ratios, accepted = [1.0], 0
-    valid = next((i for i, token in enumerate(drafts) if token < 0), len(drafts))
-    for step, token in enumerate(drafts[:valid]):
-        ratio = min(ratios[-1] * np.exp(log_p[step, token] - log_q[step, token]), 1.0)
-        ratios.append(ratio)
-        if step + 1 < valid:
-            ahead = ratio * np.exp(log_p[step + 1]) - np.exp(log_q[step + 1])
-            mass = float(np.maximum(ahead, 0.0).sum())
-            if np.isneginf(log_q[step + 1]).sum() == log_q.shape[1] - 1:
-                mass = ratio * (1.0 - float(np.exp(log_p[step + 1, drafts[step + 1]])))
-            total = mass + 1.0 - ratio
-            threshold = mass / total if total > 0 else 1.0
+    p: torch.Tensor, q: torch.Tensor, drafts: list[int], uniforms: list[float]
+) -> tuple[int, torch.Tensor]:
+    """Sun et al. 2024: the longest prefix whose own test passes. Returns its length and p_tau.
+
+    With p_0 = 1 and p_i = min(p_(i-1) * p(x_i) / q(x_i), 1), prefix i passes while u_i <= h_i,
+    h_i = mass / (mass + 1 - p_i), where mass is the residual's at the next place, scaled by p_i;
+    for the last prefix h_i = p_i.
+    """
+    valid = next((i for i, x in enumerate(drafts) if x < 0), len(drafts))
+    joint, tau = [torch.tensor(1.0)], 0
+    for i, x in enumerate(drafts[:valid], start=1):
+        joint.append(torch.clamp(joint[-1] * p[i - 1, x] / q[i - 1, x], max=1.0))
+        if i < valid:
+            mass = residual(joint[i], p[i], q[i]).sum()
+            total = mass + 1.0 - joint[i]
+            h = mass / total if total > 0.0 else torch.tensor(1.0)
         else:
-            threshold = ratio
-        if uniforms[step] <= threshold:
-            accepted = step + 1
-    return accepted, ratios[accepted]
+            h = joint[i]
+        if uniforms[i - 1] <= h:
+            tau = i
+    return tau, joint[tau]
 
 
 SHAPES = [(64, 3, 3), (1024, 4, 7), (1500, 2, 5), (9000, 2, 2)]
@@ -213,10 +226,9 @@ def test_verification_equals_reference(
     lengths = []
     for seed in range(12 if shape[0] < 5000 else 6):
         case = Case(seed, shape, probabilistic=probabilistic)
-        sampled, counts = case.kernels(block=block)
         expected = case.reference(block=block)
-        got = [row[:count].tolist() for row, count in zip(sampled, counts, strict=True)]
-        assert got == expected, f"seed {seed}, temperatures {case.temperature[case.slots]}"
+        temperatures = case.temperature[case.slots].tolist()
+        assert case.kernels(block=block) == expected, f"seed {seed}, temperatures {temperatures}"
         lengths += [len(tokens) for tokens in expected]
     # The inputs must exercise rejection at once and acceptance, or equality says little.
     assert min(lengths) == 1
@@ -245,10 +257,10 @@ def test_gumbel_sample_equals_reference(vocab: int, is_drafting: bool) -> None:
         heat = float(temperature[slot])
         expected.append(
             noised_argmax(
-                row / (heat or 1.0),
-                np.arange(vocab),
-                int(seeds[slot]),
-                int(position) + DRAFT_SALT * is_drafting,
+                torch.from_numpy(row) / (heat or 1.0),
+                torch.arange(vocab),
+                seed=int(seeds[slot]),
+                position=int(position) + DRAFT_SALT * is_drafting,
                 noisy=heat != 0.0,
             )
         )
@@ -286,18 +298,21 @@ def test_candidate_walk_equals_reference(probabilistic: bool) -> None:
         for request, slot in enumerate(slots):
             previous = 0
             for step in range(depth):
-                row = scores[request, step, previous]
+                row = torch.from_numpy(scores[request, step, previous])
                 heat = float(temperature[slot]) if probabilistic else 0.0
-                keys = candidates[request, step]
-                place = int(positions[request, step]) - 1 + DRAFT_SALT
+                keys = torch.from_numpy(candidates[request, step])
                 previous = noised_argmax(
-                    row / (heat or 1.0), keys, int(seeds[slot]), place, noisy=heat != 0.0
+                    row / (heat or 1.0),
+                    keys,
+                    seed=int(seeds[slot]),
+                    position=int(positions[request, step]) - 1 + DRAFT_SALT,
+                    noisy=heat != 0.0,
                 )
                 assert int(tokens[request, step]) == keys[previous], (turn, request, step)
                 if probabilistic:
-                    expected = np.full(vocab, -np.inf, np.float32)
+                    expected = torch.full((vocab,), -torch.inf)
                     expected[keys] = row
-                    np.testing.assert_array_equal(cache[slot, step].numpy(), expected)
+                    assert torch.equal(cache[slot, step], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
