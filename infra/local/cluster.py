@@ -20,12 +20,12 @@ from infra.local.processes import (
     TAG,
     Server,
     StartError,
-    end_tagged,
+    end_members,
     free_port,
+    members,
     reap,
     require_free,
     start_server,
-    tagged,
     tail,
 )
 
@@ -103,7 +103,7 @@ class LocalCluster:
 
     def stop(self) -> list[int]:
         """End everything of this cluster; return the ids that could not be ended."""
-        left = end_tagged(self.tag)
+        left = end_members(self.tag)
         reap(self.servers)
         self.servers.clear()
         if self.temp_dir is not None:
@@ -175,9 +175,9 @@ class LocalCluster:
             return
         if Path(f"/proc/{owner}").exists() and owner != os.getpid():
             return
-        if tagged(tag):
+        if members(tag):
             self.on_step("ending what an interrupted run left behind")
-            end_tagged(tag)
+            end_members(tag)
         if Path(temp_dir).name.startswith("sp-"):
             shutil.rmtree(temp_dir, ignore_errors=True)
         self._state_file.unlink(missing_ok=True)

@@ -8,11 +8,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
 TAG = "SPECPILOT_LOCAL_ID"
 """Environment variable that every process of one local cluster carries."""
+
+
+NO_SESSION = -1
 
 
 class StartError(Exception):
@@ -58,36 +62,62 @@ def start_server(
 def tagged(tag: str) -> list[int]:
     """Return the ids of the processes, this one excepted, whose environment carries the tag."""
     needle = f"{TAG}={tag}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environ = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if needle in environ.split(b"\0"):
-            found.append(int(entry.name))
-    return sorted(found)
+    return sorted(pid for pid in _pids() if needle in _read(pid, "environ").split(b"\0"))
 
 
-def end_tagged(tag: str, *, grace_s: float = 15.0) -> list[int]:
+def members(tag: str, sessions: AbstractSet[int] = frozenset()) -> list[int]:
+    """Return the processes of one local cluster.
+
+    Some of Ray's processes write their title over their environment, so that the tag cannot be
+    read there; they are found by the session of one that carries it. Sessions are made for the
+    cluster's servers alone.
+
+    Args:
+        tag: The cluster's tag.
+        sessions: Sessions known to be the cluster's, whoever of them is still alive.
+    """
+    own = tagged(tag)
+    theirs = (sessions | {_session(pid) for pid in own}) - {os.getsid(0), NO_SESSION}
+    return sorted({*own, *(pid for pid in _pids() if _session(pid) in theirs)})
+
+
+def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
     """End all processes of one local cluster; return those that survived SIGKILL.
 
     SIGTERM first, so that engine guards and servers can clean up, then SIGKILL by id.
     """
+    sessions = frozenset(_session(pid) for pid in tagged(tag))
     for sent in (signal.SIGTERM, signal.SIGKILL):
-        for pid in tagged(tag):
+        for pid in members(tag, sessions):
             try:
                 os.kill(pid, sent)
             except ProcessLookupError:
                 continue
         deadline = time.monotonic() + grace_s
-        while tagged(tag) and time.monotonic() < deadline:
+        while members(tag, sessions) and time.monotonic() < deadline:
             time.sleep(0.1)
-        if not tagged(tag):
+        if not members(tag, sessions):
             break
-    return tagged(tag)
+    return members(tag, sessions)
+
+
+def _pids() -> list[int]:
+    names = (entry.name for entry in Path("/proc").iterdir())
+    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _session(pid: int) -> int:
+    """Return the session of a living process; NO_SESSION for a zombie or one that is gone."""
+    # After the name, which is in brackets and may hold anything: state, parent, group, session.
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return NO_SESSION if len(fields) < 4 or fields[0] == b"Z" else int(fields[3])
 
 
 def reap(servers: Sequence[Server]) -> None:

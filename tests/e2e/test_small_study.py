@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from mlflow import MlflowClient
 
 from infra.demo import curl_line, local_settings, run_study
 from infra.local.cluster import LocalCluster, Ports
-from infra.local.processes import tagged
+from infra.local.processes import members
 from orchestrator.config import load_config
 
 pytestmark = [
@@ -39,8 +40,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     local = LocalCluster(state_dir=tmp_path / "state", ports=Ports())
     local.start()
     yield local
+    sessions = frozenset(os.getsid(server.process.pid) for server in local.servers if server.alive)
     assert local.stop() == [], "processes of the cluster survived"
-    assert tagged(local.tag) == []
+    assert members(local.tag, sessions) == []
 
 
 def test_study_on_the_real_engine_ends_with_the_winner_serving(

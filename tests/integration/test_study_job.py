@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from mlflow.entities import Run
 
 from infra.demo import local_settings, run_study
 from infra.local.cluster import LocalCluster, Ports
-from infra.local.processes import tagged
+from infra.local.processes import members
 from orchestrator.config import load_config
 
 pytestmark = [
@@ -39,8 +40,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     local = LocalCluster(state_dir=tmp_path_factory.mktemp("state"), ports=Ports())
     local.start()
     yield local
+    sessions = frozenset(os.getsid(server.process.pid) for server in local.servers if server.alive)
     assert local.stop() == [], "processes of the cluster survived"
-    assert tagged(local.tag) == []
+    assert members(local.tag, sessions) == []
 
 
 @pytest.fixture(scope="module")
