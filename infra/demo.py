@@ -16,12 +16,13 @@ import sys
 import time
 import urllib.request
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from ray.job_submission import JobSubmissionClient
 
 from infra.local.cluster import LocalCluster, Ports
-from infra.local.processes import PortInUseError, StartError
+from infra.local.processes import PortInUseError, StartError, StateDirError
 from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError
 
@@ -34,6 +35,8 @@ JOB_ENV = {
     "PYTHONUNBUFFERED": "1",
 }
 NOTHING_PROMOTED = 3
+HANG_UPS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the demo as Ctrl-C does."""
 RAY_CHATTER = re.compile(
     r"\d{4}-\d\d-\d\d [\d:,]+\t(INFO|SUCC|ERR|WARNING) \w+\.py:\d+ -- |Running entrypoint for job "
 )
@@ -44,12 +47,13 @@ def main() -> int:
     """Run the demo; return 0 for a finished study, promoted or not, else its exit status."""
     args = _parser().parse_args()
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in HANG_UPS:
+        signal.signal(number, _interrupt)
     started = time.monotonic()
 
     def say(text: str) -> None:
         passed = int(time.monotonic() - started)
-        print(f"[{passed // 60}:{passed % 60:02d}] {text}", flush=True)
+        show(f"[{passed // 60}:{passed % 60:02d}] {text}")
 
     try:
         config = load_config(PROJECT / args.study, args.overrides)
@@ -69,13 +73,6 @@ def main() -> int:
     )
     try:
         cluster.start()
-    except PortInUseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except StartError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    try:
         say(f"MLflow: {cluster.mlflow_uri}")
         say(f"Ray: {cluster.dashboard_url}, two nodes of one GB10 token each")
         settings = [*args.overrides, *local_settings(cluster, config)]
@@ -84,15 +81,38 @@ def main() -> int:
         return _finish(cluster, status, study=args.study, served=served, keep=bool(args.keep))
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, PortInUseError | StateDirError) else 1
     except KeyboardInterrupt:
-        say("interrupted")
+        with contextlib.suppress(KeyboardInterrupt):
+            say("interrupted")
         return 1
     finally:
-        say("ending Ray, MLflow and production")
-        left = cluster.stop()
-        if left:
-            print(f"error: processes that could not be ended: {left}", file=sys.stderr)
+        _end(cluster, say)
+
+
+def _end(cluster: LocalCluster, say: Callable[[str], None]) -> None:
+    # A second Ctrl-C would leave behind what the first one began to end.
+    for number in (signal.SIGINT, *HANG_UPS):
+        signal.signal(number, signal.SIG_IGN)
+    if cluster.servers:
+        with contextlib.suppress(KeyboardInterrupt):
+            say("ending Ray, MLflow and production")
+    left = cluster.stop()
+    if left:
+        print(f"error: processes that could not be ended: {left}", file=sys.stderr)
+
+
+def show(text: str) -> None:
+    """Print a line; a reader that went away counts as an interrupt, so that all is ended.
+
+    Raises:
+        KeyboardInterrupt: Nobody reads the output any more, as after `| head` or a lost terminal.
+    """
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
+        raise KeyboardInterrupt from None
 
 
 def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, keep: bool) -> int:
@@ -100,18 +120,17 @@ def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, kee
     if status not in (0, NOTHING_PROMOTED):
         return status
     if status == NOTHING_PROMOTED:
-        print("the study is finished; nothing new was promoted", flush=True)
+        show("the study is finished; nothing new was promoted")
     if keep:
-        print(
+        show(
             f"to look around: . {cluster.shell_settings} && "
             f".venv/bin/python -m orchestrator status {study}\n"
-            "production and MLflow stay up; Ctrl-C ends them",
-            flush=True,
+            "production and MLflow stay up; Ctrl-C ends them"
         )
     if status == 0 or serves(cluster):
-        print(curl_line(cluster, served), flush=True)
+        show(curl_line(cluster, served))
     else:
-        print(f"results: {cluster.mlflow_uri}", flush=True)
+        show(f"results: {cluster.mlflow_uri}")
     if keep:
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
@@ -136,8 +155,25 @@ def run_study(cluster: LocalCluster, study: Path, settings: list[str]) -> int:
     """
     submission_id = f"study-{uuid.uuid4().hex[:12]}"
     entrypoint = ["python", "-m", "orchestrator", "study", str(study), *settings]
+    show(f"$ ray job submit --working-dir . -- {shlex.join(entrypoint)}")
+    client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
+    try:
+        _submit(cluster, submission_id, entrypoint)
+        asyncio.run(_show(client, submission_id))
+    except KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            show("stopping the study; its engines are ended first")
+        with contextlib.suppress(RuntimeError):  # the interrupt came before Ray had the job
+            client.stop_job(submission_id)
+            asyncio.run(_show(client, submission_id))
+        raise
+    while not (info := client.get_job_info(submission_id)).status.is_terminal():
+        time.sleep(0.2)
+    return 1 if info.driver_exit_code is None else int(info.driver_exit_code)
+
+
+def _submit(cluster: LocalCluster, submission_id: str, entrypoint: list[str]) -> None:
     runtime_env = {"env_vars": JOB_ENV, "excludes": list(EXCLUDES)}
-    print(f"$ ray job submit --working-dir . -- {shlex.join(entrypoint)}", flush=True)
     submitted = subprocess.run(
         [
             sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--no-wait",
@@ -149,17 +185,6 @@ def run_study(cluster: LocalCluster, study: Path, settings: list[str]) -> int:
     )  # fmt: skip
     if submitted.returncode != 0:
         raise StartError(f"ray job submit failed:\n{submitted.stdout}{submitted.stderr}")
-    client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
-    try:
-        asyncio.run(_show(client, submission_id))
-    except KeyboardInterrupt:
-        print("stopping the study; its engines are ended first", flush=True)
-        client.stop_job(submission_id)
-        asyncio.run(_show(client, submission_id))
-        raise
-    while not (info := client.get_job_info(submission_id)).status.is_terminal():
-        time.sleep(0.2)
-    return 1 if info.driver_exit_code is None else int(info.driver_exit_code)
 
 
 async def _show(client: JobSubmissionClient, submission_id: str) -> None:
@@ -169,7 +194,7 @@ async def _show(client: JobSubmissionClient, submission_id: str) -> None:
         *lines, rest = (rest + text).split("\n")
         for line in lines:
             if not RAY_CHATTER.match(line):
-                print(line, flush=True)
+                show(line)
 
 
 def local_settings(cluster: LocalCluster, config: StudyConfig) -> list[str]:
@@ -197,13 +222,20 @@ def _interrupt(_signum: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is no port; give 1 to 65535, or 0 for a free one")
+    return port
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m infra.demo", description=__doc__)
     parser.add_argument("--study", type=Path, default=Path("conf/study/demo.yaml"))
     parser.add_argument("--keep", type=int, choices=(0, 1), default=1)
-    parser.add_argument("--http-port", type=int, default=8000)
-    parser.add_argument("--mlflow-port", type=int, default=5000)
-    parser.add_argument("--dashboard-port", type=int, default=8265)
+    parser.add_argument("--http-port", type=_port, default=8000)
+    parser.add_argument("--mlflow-port", type=_port, default=5000)
+    parser.add_argument("--dashboard-port", type=_port, default=8265)
     parser.add_argument(
         "--state-dir", type=Path, default=Path(os.environ.get("SPECPILOT_STATE_DIR", ".specpilot"))
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +22,7 @@ from infra.local.processes import (
     TAG,
     Server,
     StartError,
+    StateDirError,
     end_members,
     free_port,
     members,
@@ -62,6 +65,8 @@ class LocalCluster:
     temp_dir: Path | None = None
     servers: list[Server] = field(default_factory=list)
     gcs_address: str = ""
+    _lock: int | None = None
+    """Descriptor of the state folder's lock, which the kernel frees whatever ends this process."""
 
     @property
     def mlflow_uri(self) -> str:
@@ -83,26 +88,36 @@ class LocalCluster:
 
         Raises:
             PortInUseError: A port that was asked for is taken; nothing was started.
+            StateDirError: The state folder cannot be used; nothing was started.
             StartError: A server did not come up; the text holds the end of its log.
         """
-        self._clean_dead_predecessor()
-        self._choose_ports()
-        self.state_dir.mkdir(parents=True, exist_ok=True)
-        # Unix socket paths below it must stay under 107 bytes, so it cannot lie in the project.
-        self.temp_dir = Path(tempfile.mkdtemp(prefix="sp-"))
-        self._record()
+        self._lock_state_dir()
         try:
+            self._clean_dead_predecessor()
+            self._choose_ports()
+        except BaseException:
+            self._unlock_state_dir()
+            raise
+        try:
+            # Unix socket paths below it must stay under 107 bytes, so it cannot lie in the project.
+            self.temp_dir = Path(tempfile.mkdtemp(prefix="sp-"))
+            self._record()
             self._start_mlflow()
             self._start_ray()
             self._start_serve()
             self._wait_mlflow()
             self._write_shell_settings()
+        except OSError as error:
+            self.stop()
+            raise self._unusable(error) from error
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> list[int]:
         """End everything of this cluster; return the ids that could not be ended."""
+        if self._lock is None:
+            return []
         left = end_members(self.tag)
         reap(self.servers)
         self.servers.clear()
@@ -110,6 +125,7 @@ class LocalCluster:
             shutil.rmtree(self.temp_dir, ignore_errors=True)
         self._state_file.unlink(missing_ok=True)
         self.shell_settings.unlink(missing_ok=True)
+        self._unlock_state_dir()
         return left
 
     def environment(self) -> dict[str, str]:
@@ -162,18 +178,42 @@ class LocalCluster:
     def _state_file(self) -> Path:
         return self.state_dir / "local.json"
 
-    def _record(self) -> None:
-        self._state_file.write_text(
-            json.dumps({"tag": self.tag, "owner": os.getpid(), "temp_dir": str(self.temp_dir)})
+    def _lock_state_dir(self) -> None:
+        """Hold the state folder: two clusters in it would lose track of each other's processes."""
+        try:
+            self.state_dir.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.state_dir / "local.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise StateDirError(
+                f"{self.state_dir}: another local cluster uses this folder; end that one, or name "
+                "another folder with SPECPILOT_STATE_DIR"
+            ) from error
+        self._lock = lock
+
+    def _unlock_state_dir(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _unusable(self, error: OSError) -> StateDirError:
+        return StateDirError(
+            f"{self.state_dir}: files of the cluster cannot be written ({error}); make room, or "
+            "name another folder with SPECPILOT_STATE_DIR"
         )
+
+    def _record(self) -> None:
+        self._state_file.write_text(json.dumps({"tag": self.tag, "temp_dir": str(self.temp_dir)}))
 
     def _clean_dead_predecessor(self) -> None:
         try:
             state = json.loads(self._state_file.read_text())
-            tag, owner, temp_dir = str(state["tag"]), int(state["owner"]), str(state["temp_dir"])
+            tag, temp_dir = str(state["tag"]), str(state["temp_dir"])
         except (OSError, ValueError, KeyError, TypeError):
-            return
-        if Path(f"/proc/{owner}").exists() and owner != os.getpid():
             return
         if members(tag):
             self.on_step("ending what an interrupted run left behind")
@@ -264,7 +304,11 @@ class LocalCluster:
                 "--http-port", str(self.ports.http), "--proxy-location", "HeadOnly",
             ],
         )  # fmt: skip
-        if server.process.wait(timeout=RAY_START_TIMEOUT_S) != 0:
+        try:
+            status = server.process.wait(timeout=RAY_START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        if status != 0:
             raise StartError(f"Ray Serve did not start:\n{tail(server.log)}")
 
     def _wait_http(self, url: str, name: str, timeout_s: float) -> None:

@@ -27,6 +27,10 @@ class PortInUseError(StartError):
     """Somebody else listens on a port that was asked for."""
 
 
+class StateDirError(StartError):
+    """The folder for the cluster's state cannot be written, or another cluster uses it."""
+
+
 @dataclass(slots=True)
 class Server:
     """One server process and the group that it leads."""
