@@ -133,7 +133,7 @@ class Tracker(Protocol):
         metrics: Mapping[str, float],
         artifacts: Mapping[str, str],
     ) -> None:
-        """Store the verdict and end the study's run."""
+        """Store the verdict and end the study's run, and those of trials that died in it."""
         ...
 
     def run_url(self, run_id: str) -> str:

@@ -45,6 +45,12 @@ BLOCK_TAG = "specpilot.block."
 STATUS_TAG = "specpilot.status"
 REASON_TAG = "specpilot.reason"
 CLOSED_TAG = "specpilot.closed"
+DEAD_TRIAL_TAGS = {
+    STATUS_TAG: str(BootStatus.FAILED),
+    REASON_TAG: "the trial's process died",
+    CLOSED_TAG: "true",
+}
+"""Of a trial whose process could not say how it ended."""
 
 # Limits of MLflow 3.17 (mlflow/utils/validation.py).
 MAX_KEY_CHARS = 250
@@ -156,13 +162,21 @@ class MlflowTracker:
         metrics: Mapping[str, float],
         artifacts: Mapping[str, str],
     ) -> None:
-        """Store the verdict and end the study's run."""
+        """Store the verdict and end the study's run, and those of trials that died in it."""
         with _translated():
+            self._close_dead_trials(run_id)
             points = [Point(key=key, value=value) for key, value in metrics.items()]
             self._client.log_batch(run_id, metrics=_metrics(points))
             self._log_artifacts(run_id, artifacts)
             self._set_tags(run_id, tags)
             self._client.set_terminated(run_id, status="FINISHED" if succeeded else "FAILED")
+
+    def _close_dead_trials(self, study_run_id: str) -> None:
+        """End what a killed trial could not; a study is closed after the last of its trials."""
+        query = f"tags.`{PARENT_TAG}` = '{study_run_id}' and attributes.status = 'RUNNING'"
+        for run in self._client.search_runs([self._experiment_id], query):
+            self._set_tags(run.info.run_id, DEAD_TRIAL_TAGS)
+            self._client.set_terminated(run.info.run_id, status="FAILED")
 
     def run_url(self, run_id: str) -> str:
         """Return the address of a run in the tracking UI; a local store has none of its own."""

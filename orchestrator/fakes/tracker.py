@@ -82,7 +82,10 @@ class FakeTracker:
         metrics: Mapping[str, float],
         artifacts: Mapping[str, str],
     ) -> None:
-        """Store the verdict and end the study's run."""
+        """Store the verdict and end the study's run, and those of trials that died in it."""
+        for trial in self.runs.values():
+            if trial.parent_id == run_id and trial.status == "RUNNING":
+                trial.status = "FAILED"
         run = self._run(run_id)
         run.tags |= tags
         run.metrics |= metrics

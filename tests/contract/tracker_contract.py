@@ -185,6 +185,19 @@ class TrackerContract:
         assert seen.metrics["gain"] == 0.25
         assert store.reader.artifact(study, "report.md") == "# Report"
 
+    def test_close_study_ends_the_run_of_a_trial_that_was_killed(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", {})
+        killed = store.tracker.open_trial(study, "t1", {})
+        ended = store.tracker.open_trial(study, "t2", {})
+        store.tracker.close_trial(ended, boot(), {})
+        other = store.tracker.open_trial(store.tracker.open_study("s2", "s", {}), "t1", {})
+
+        store.tracker.close_study(study, succeeded=True, tags={}, metrics={}, artifacts={})
+
+        assert store.reader.run(killed).status == "FAILED"
+        assert store.reader.run(ended).status == "FINISHED"
+        assert store.reader.run(other).status == "RUNNING"
+
     def test_open_study_again_after_its_end_is_running(self, store: Store) -> None:
         study = store.tracker.open_study("s1", "s", {})
         store.tracker.close_study(study, succeeded=False, tags={}, metrics={}, artifacts={})
