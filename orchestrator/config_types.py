@@ -5,6 +5,7 @@ Every check names the dotted key, the value and what to change.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,7 @@ class EngineConfig:
             ConfigError: A value is out of range or a key is specpilot's own.
         """
         _require(
-            self.boot_timeout_s > 0,
+            0 < self.boot_timeout_s < math.inf,
             "engine.boot_timeout_s",
             f"{self.boot_timeout_s} is not above 0",
             "give the seconds that a boot may take",
@@ -176,7 +177,10 @@ class LoadConfig:
         )
         problem = f"{self.max_tokens} is below 2"
         _require(self.max_tokens >= 2, "load.max_tokens", problem, "give 2 or more")
-        _require(self.block_s > 0, "load.block_s", f"{self.block_s} is not above 0", "give seconds")
+        for name in ("block_s", "request_timeout_s"):
+            value = getattr(self, name)
+            problem = f"{value} is not above 0 and finite"
+            _require(0 < value < math.inf, f"load.{name}", problem, "give seconds")
         _require(
             self.blocks_per_cell >= 1,
             "load.blocks_per_cell",
@@ -285,6 +289,20 @@ class TrackingConfig:
     registered_model: str = "specpilot"
     """Registered model of the target that production serves."""
 
+    def __post_init__(self) -> None:
+        """Check what MLflow would refuse after the last boot.
+
+        Raises:
+            ConfigError: A name is not one that MLflow takes.
+        """
+        _require(bool(self.experiment), "tracking.experiment", "is empty", "give a name")
+        _require(
+            bool(re.fullmatch(r"[^/:\s](?:[^/:\n]*[^/:\s])?", self.registered_model)),
+            "tracking.registered_model",
+            f"'{self.registered_model}' is no name that MLflow takes",
+            "use letters, digits and dashes, without / and :",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductionConfig:
@@ -299,6 +317,37 @@ class ProductionConfig:
     """Completions that a challenger must answer through the production path."""
     deadline_s: float = 1800.0
     """Longest wait for a challenger to serve."""
+
+    def __post_init__(self) -> None:
+        """Check what would only be found when everything else is done.
+
+        Raises:
+            ConfigError: A value is out of range.
+        """
+        _require(
+            1 <= self.http_port <= 65535,
+            "production.http_port",
+            f"{self.http_port} is no port",
+            "give 1 to 65535",
+        )
+        _require(
+            self.route.startswith("/"),
+            "production.route",
+            f"'{self.route}' does not begin with /",
+            "write it as / or /name",
+        )
+        _require(
+            self.verify_requests >= 1,
+            "production.verify_requests",
+            f"{self.verify_requests} is below 1",
+            "give at least 1",
+        )
+        _require(
+            0 < self.deadline_s < math.inf,
+            "production.deadline_s",
+            f"{self.deadline_s} is not above 0",
+            "give the seconds that a challenger may take",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

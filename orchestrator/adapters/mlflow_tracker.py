@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,14 @@ class MlflowTracker:
         self._uri = uri
         self._experiment = experiment
         self._client = make_client(uri)
-        with _translated():
-            self._experiment_id = self._find_or_create_experiment()
+
+    @cached_property
+    def _experiment_id(self) -> str:
+        """Id of the experiment, asked for at its first use.
+
+        A trial makes its tracker before it boots, and must boot without MLflow, too.
+        """
+        return self._find_or_create_experiment()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the address only: a copy in another process makes its own connections."""
@@ -181,7 +187,8 @@ class MlflowTracker:
     def run_url(self, run_id: str) -> str:
         """Return the address of a run in the tracking UI; a local store has none of its own."""
         if self._uri.startswith(REMOTE_SCHEMES):
-            return f"{self._uri}/#/experiments/{self._experiment_id}/runs/{run_id}"
+            with _translated():
+                return f"{self._uri}/#/experiments/{self._experiment_id}/runs/{run_id}"
         return f"{self._uri}#{run_id}"
 
     def _find_or_create_experiment(self) -> str:

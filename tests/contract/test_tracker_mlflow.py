@@ -190,11 +190,13 @@ def test_tracker_survives_pickling_to_another_process(uri: str, store: Store) ->
 
 
 def test_two_trackers_may_create_the_experiment_at_once(uri: str) -> None:
-    found: list[MlflowTracker] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(MlflowTracker(uri, experiment="fresh")))
-        for _ in range(4)
-    ]
+    found: list[str] = []
+
+    def open_study(number: int) -> None:
+        tracker = MlflowTracker(uri, experiment="fresh")
+        found.append(tracker.open_study(f"s{number}", "s", {}))
+
+    threads = [threading.Thread(target=open_study, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

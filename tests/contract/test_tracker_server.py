@@ -113,5 +113,9 @@ def test_server_that_dies_costs_seconds_and_a_transient_error(server: Server) ->
     with pytest.raises(TransientError, match="MLflow"):
         tracker.log_block(trial, block(0))
     assert time.monotonic() - started < 20
+    # The next trial makes its tracker all the same, and boots.
+    late = MlflowTracker(server.uri, experiment="death")
+    with pytest.raises(TransientError, match="MLflow"):
+        late.open_trial("0" * 32, "t2", {})
     with pytest.raises(ConfigError, match="does not answer"):
         check(server.uri)

@@ -178,6 +178,18 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("node.board_model=null", "objective.step_time"),
         ("policy.cell_tolerance=-1", "policy.cell_tolerance"),
         ("draft=null", "draft"),
+        ("engine.boot_timeout_s=.inf", "engine.boot_timeout_s"),
+        ("load.block_s=.inf", "load.block_s"),
+        ("load.request_timeout_s=0", "load.request_timeout_s"),
+        ("production.http_port=0", "production.http_port"),
+        ("production.http_port=99999", "production.http_port"),
+        ("production.route=v1", "production.route"),
+        ("production.verify_requests=0", "production.verify_requests"),
+        ("production.deadline_s=-1", "production.deadline_s"),
+        ("tracking.experiment=''", "tracking.experiment"),
+        ("tracking.registered_model=a/b", "tracking.registered_model"),
+        ("tracking.registered_model='a:b'", "tracking.registered_model"),
+        ("tracking.registered_model=''", "tracking.registered_model"),
     ],
 )
 def test_value_out_of_range_is_refused_with_its_key(override: str, where: str) -> None:
