@@ -59,6 +59,7 @@ def study(config: StudyConfig) -> ExitStatus:
         swept = sweep_trials()
         if swept:
             printer.say(f"removed applications of dead trials: {', '.join(swept)}")
+        delivery(prepared, join_ray(config), registry, printer).settle()
         cluster = require_free_board(config)
         tracker = compose.tracker(config, num_nodes=cluster.num_trial_nodes)
         tools = delivery(prepared, cluster, registry, printer)
@@ -97,6 +98,7 @@ def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:
     with one_study_at_a_time(config):
         start_serve(config)
         tools = delivery(prepared, join_ray(config), registry, printer)
+        tools.settle()
         champion = registry.by_alias(name, CHAMPION)
         if champion is not None and champion.version == version.version:
             if tools.serves(version):

@@ -12,7 +12,7 @@ from orchestrator.errors import MeasurementError, PromotionError
 from orchestrator.events import Printer
 from orchestrator.ports import LoadHooks, LoadRequest, Production, Registry, Version
 from orchestrator.prepare import Prepared
-from orchestrator.promote import Promoter, PromotionSettings, app_name
+from orchestrator.promote import CHAMPION, Promoter, PromotionSettings, app_name
 
 THROUGHPUT_TAG = "specpilot.production_output_throughput"
 
@@ -50,6 +50,15 @@ class Delivery:
             PromotionError: It did not come up.
         """
         self._promoter().reapply(champion)
+
+    def settle(self) -> None:
+        """Put right what a promotion that was killed left in production.
+
+        Raises:
+            PromotionError: What it left does not end.
+        """
+        name = self.prepared.config.tracking.registered_model
+        self._promoter().settle(name, self.registry.by_alias(name, CHAMPION))
 
     def serves(self, version: Version) -> bool:
         """Return whether production carries this version's traffic now."""

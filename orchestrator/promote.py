@@ -18,6 +18,12 @@ FAILED_STEP = "failed"
 POLL_S = 1.0
 
 _ALIASES = (CHAMPION, CHALLENGER, PREVIOUS)
+_NOT_YET = frozenset(
+    {PromotionStep.CHALLENGER, PromotionStep.BOOTED, PromotionStep.VERIFIED, PromotionStep.SHIFTED}
+)
+"""Last step of a version whose promotion was cut off before it became the champion."""
+_NOT_ALONE = frozenset({PromotionStep.SHIFTED, PromotionStep.ALIASED})
+"""Last step of a champion whose promotion was cut off before the old engine was ended."""
 _FAILED_STATES = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 
 
@@ -118,6 +124,43 @@ class Promoter:
                 f"version {champion.version} of {champion.model_name}: {error}"
             ) from error
         self._emit(f"version {champion.version} serves again")
+
+    def settle(self, model_name: str, champion: Version | None) -> None:
+        """Put production back to the champion alone after a promotion that was killed.
+
+        What the killed one left is told by its recorded steps; other engines stay.
+
+        Raises:
+            PromotionError: The engine that was left does not end.
+        """
+        own = set(self._engines(champion))
+        others = set(self._production.state().engines) - own
+        cut = [version for app in sorted(others) for version in self._cut_off(model_name, app)]
+        is_alone = champion is None or champion.tags.get(STEP_TAG) not in _NOT_ALONE
+        if not others or (not cut and is_alone):
+            return
+        self._emit(f"a promotion was cut off; ending {', '.join(sorted(others))}")
+        engines = self._engines(champion)
+        self._production.declare(engines, dict.fromkeys(engines, 1.0))
+        deadline = self._clock.monotonic() + self._settings.deadline_s
+        while left := set(self._production.state().engines) - own:
+            if self._clock.monotonic() > deadline:
+                raise PromotionError(
+                    f"{', '.join(sorted(left))} did not end in {self._settings.deadline_s:g} s"
+                )
+            self._clock.sleep(POLL_S)
+        for version in cut:
+            self._registry.set_tag(model_name, version.version, STEP_TAG, FAILED_STEP)
+        if champion is not None and not is_alone:
+            self._registry.set_tag(
+                model_name, champion.version, STEP_TAG, PromotionStep.RETIRED.value
+            )
+
+    def _cut_off(self, model_name: str, app: str) -> list[Version]:
+        """Return the version of an application if its promotion was cut off."""
+        number = app.removeprefix(app_name(self._settings.name, 0).removesuffix("0"))
+        version = self._registry.by_number(model_name, int(number)) if number.isdigit() else None
+        return [version] if version is not None and version.tags.get(STEP_TAG) in _NOT_YET else []
 
     def _take_over(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from orchestrator.core.promotion import PromotionStep
 from orchestrator.errors import ConfigError, MeasurementError, PromotionError, TransientError
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.fakes.tracker import FakeRegistry
@@ -397,3 +398,51 @@ def test_lost_champion_that_does_not_come_up_is_an_error() -> None:
 
     with pytest.raises(PromotionError, match="did not start"):
         scene.promoter().reapply(champion)
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: what comes after it is not done."""
+
+
+@pytest.mark.parametrize("after", ["challenger", "booted", "verified", "shifted", "aliased"])
+def test_promotion_that_was_killed_is_settled_by_the_next_command(
+    after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, version = scene_with_champion()
+    promoter = scene.promoter()
+    done = Promoter._done
+
+    def kill(self: Promoter, on: Version, step: PromotionStep, text: str) -> None:
+        done(self, on, step, text)
+        if step.value == after:
+            if step is PromotionStep.CHALLENGER:  # the declaration comes after its record
+                engines = {f"specpilot-v{v.version}": v.config for v in (first, version)}
+                scene.production.declare(engines, {"specpilot-v1": 1.0})
+            raise Killed
+
+    first = scene.registry.by_number(MODEL, 1)
+    assert first is not None
+    monkeypatch.setattr(Promoter, "_done", kill)
+    monkeypatch.setattr(Promoter, "_undo", lambda *_: "")
+    with pytest.raises(Killed):
+        promoter.promote(version)
+    monkeypatch.undo()
+    assert scene.serving()[0] == {"specpilot-v1", "specpilot-v2"}
+
+    scene.promoter().settle(MODEL, scene.registry.by_alias(MODEL, CHAMPION))
+
+    serves = "specpilot-v2" if after == "aliased" else "specpilot-v1"
+    assert scene.serving() == ({serves}, {serves: 1.0})
+    assert scene.step(version) == ("retired" if after == "aliased" else "failed")
+
+
+def test_settling_leaves_alone_what_no_killed_promotion_of_this_model_left() -> None:
+    scene, version = scene_with_champion()
+    scene.production.declare({"specpilot-v1": {}, "specpilot-v2": {}}, {"specpilot-v1": 1.0})
+    before = scene.serving()
+
+    scene.promoter().settle(MODEL, scene.registry.by_alias(MODEL, CHAMPION))
+    scene.promoter().settle("another", None)
+
+    assert scene.serving() == before
+    assert scene.step(version) is None
