@@ -416,12 +416,12 @@ def test_promotion_that_was_killed_is_settled_by_the_next_command(
         done(self, on, step, text)
         if step.value == after:
             if step is PromotionStep.CHALLENGER:  # the declaration comes after its record
-                engines = {f"specpilot-v{v.version}": v.config for v in (first, version)}
-                scene.production.declare(engines, {"specpilot-v1": 1.0})
+                scene.production.declare(both, {"specpilot-v1": 1.0})
             raise Killed
 
     first = scene.registry.by_number(MODEL, 1)
     assert first is not None
+    both = {"specpilot-v1": first.config, "specpilot-v2": version.config}
     monkeypatch.setattr(Promoter, "_done", kill)
     monkeypatch.setattr(Promoter, "_undo", lambda *_: "")
     with pytest.raises(Killed):
