@@ -265,8 +265,7 @@ def comparable_champion(registry: Registry, config: StudyConfig, basis: Premises
             "tracking.registered_model",
             f"the champion of '{name}', version {champion.version}, cannot be compared with this "
             f"study's arms: {'; '.join(reasons)}",
-            "study under its premises, name another registered_model, or set "
-            "policy.replace_incomparable_champion=true",
+            "study under its premises, or set policy.replace_incomparable_champion=true",
         )
     return champion
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.promotion import PromotionStep
-from orchestrator.errors import OrchestratorError, PromotionError
+from orchestrator.errors import ConfigError, OrchestratorError, PromotionError
 from orchestrator.events import Emit
 from orchestrator.ports import Clock, Production, ProductionState, Registry, Version
 
@@ -19,9 +19,15 @@ POLL_S = 1.0
 
 _ALIASES = (CHAMPION, CHALLENGER, PREVIOUS)
 _NOT_YET = frozenset(
-    {PromotionStep.CHALLENGER, PromotionStep.BOOTED, PromotionStep.VERIFIED, PromotionStep.SHIFTED}
+    {
+        PromotionStep.CHALLENGER,
+        PromotionStep.BOOTED,
+        PromotionStep.VERIFIED,
+        PromotionStep.SHIFTED,
+        FAILED_STEP,
+    }
 )
-"""Last step of a version whose promotion was cut off before it became the champion."""
+"""Last step of a version whose promotion was cut off, or undone in part, before its end."""
 _NOT_ALONE = frozenset({PromotionStep.SHIFTED, PromotionStep.ALIASED})
 """Last step of a champion whose promotion was cut off before the old engine was ended."""
 _FAILED_STATES = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
@@ -128,17 +134,26 @@ class Promoter:
     def settle(self, model_name: str, champion: Version | None) -> None:
         """Put production back to the champion alone after a promotion that was killed.
 
-        What the killed one left is told by its recorded steps; other engines stay.
+        What the killed one left is told by its recorded steps.
 
         Raises:
+            ConfigError: Production serves what this registered model has never promoted.
             PromotionError: The engine that was left does not end.
         """
         own = set(self._engines(champion))
         others = set(self._production.state().engines) - own
         cut = [version for app in sorted(others) for version in self._cut_off(model_name, app)]
         is_alone = champion is None or champion.tags.get(STEP_TAG) not in _NOT_ALONE
-        if not others or (not cut and is_alone):
+        if not others:
             return
+        if not cut and is_alone:
+            raise ConfigError(
+                "production.name",
+                f"'{self._settings.name}' serves {', '.join(sorted(others))}, which is no version "
+                f"that '{model_name}' has promoted",
+                "name the registered_model that it belongs to, or another production.name and "
+                "production.route",
+            )
         self._emit(f"a promotion was cut off; ending {', '.join(sorted(others))}")
         engines = self._engines(champion)
         self._production.declare(engines, dict.fromkeys(engines, 1.0))

@@ -16,6 +16,7 @@ from orchestrator.ports import ProductionState, Version
 from orchestrator.promote import (
     CHALLENGER,
     CHAMPION,
+    FAILED_STEP,
     PREVIOUS,
     STEP_TAG,
     Promoted,
@@ -436,13 +437,28 @@ def test_promotion_that_was_killed_is_settled_by_the_next_command(
     assert scene.step(version) == ("retired" if after == "aliased" else "failed")
 
 
-def test_settling_leaves_alone_what_no_killed_promotion_of_this_model_left() -> None:
+def test_settling_refuses_and_leaves_alone_what_this_model_never_promoted() -> None:
     scene, version = scene_with_champion()
     scene.production.declare({"specpilot-v1": {}, "specpilot-v2": {}}, {"specpilot-v1": 1.0})
     before = scene.serving()
 
-    scene.promoter().settle(MODEL, scene.registry.by_alias(MODEL, CHAMPION))
-    scene.promoter().settle("another", None)
+    with pytest.raises(ConfigError, match="specpilot-v2, which is no version"):
+        scene.promoter().settle(MODEL, scene.registry.by_alias(MODEL, CHAMPION))
+    with pytest.raises(ConfigError, match="specpilot-v1, specpilot-v2"):
+        scene.promoter().settle("another", None)
 
     assert scene.serving() == before
     assert scene.step(version) is None
+
+
+def test_settling_ends_the_engine_of_a_promotion_that_could_not_be_undone() -> None:
+    scene, version = scene_with_champion()
+    first = scene.registry.by_number(MODEL, 1)
+    assert first is not None
+    both = {"specpilot-v1": first.config, "specpilot-v2": version.config}
+    scene.production.declare(both, {"specpilot-v1": 1.0})
+    scene.registry.set_tag(MODEL, version.version, STEP_TAG, FAILED_STEP)
+
+    scene.promoter().settle(MODEL, scene.registry.by_alias(MODEL, CHAMPION))
+
+    assert scene.serving() == ({"specpilot-v1"}, {"specpilot-v1": 1.0})
