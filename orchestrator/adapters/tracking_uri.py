@@ -12,6 +12,8 @@ from orchestrator.errors import ConfigError
 CHECK_TIMEOUT_S = 3.0
 REMOTE_SCHEMES = ("http://", "https://")
 LOCAL_SCHEMES = ("sqlite:", "file:")
+DATABASE_SCHEMES = ("postgresql", "mysql", "mssql")
+"""What MLflow can keep its store in, beside files; a driver may follow, as in mysql+pymysql."""
 SQLITE_PREFIX = "sqlite:///"
 
 
@@ -27,13 +29,19 @@ def check(uri: str, *, num_nodes: int = 1, timeout_s: float = CHECK_TIMEOUT_S) -
         The address; a relative SQLite path is made absolute, because trials have other folders.
 
     Raises:
-        ConfigError: The server does not answer in time, or the store is a file of this
-            machine and there are other nodes.
+        ConfigError: The server does not answer in time, the scheme is unknown, or the store is a
+            file of this machine and there are other nodes.
     """
     if uri.startswith(REMOTE_SCHEMES):
         _check_server(uri, timeout_s)
         return uri.rstrip("/")
     is_local = uri.startswith(LOCAL_SCHEMES) or "://" not in uri
+    if not is_local and uri.partition(":")[0].partition("+")[0] not in DATABASE_SCHEMES:
+        raise ConfigError(
+            "tracking.uri",
+            f"'{uri}' is nothing that MLflow can log to",
+            "give the http:// address of an `mlflow server`",
+        )
     if is_local and num_nodes > 1:
         raise ConfigError(
             "tracking.uri",

@@ -123,3 +123,15 @@ def test_check_shared_database_is_for_any_number_of_nodes() -> None:
 def test_artifact_location_is_beside_sqlite_and_else_the_servers() -> None:
     assert artifact_location("sqlite:////data/ml.db") == "file:///data/mlartifacts"
     assert artifact_location("http://host:5000") is None
+
+
+@pytest.mark.parametrize("uri", ["ftp://host/store", "htp://127.0.0.1:5000", "databricks://x"])
+def test_check_scheme_that_mlflow_cannot_log_to_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match="tracking.uri: .*nothing that MLflow can log to"):
+        check(uri, num_nodes=2)
+
+
+def test_check_database_with_a_driver_passes() -> None:
+    uri = "mysql+pymysql://user@host/mlflow"
+
+    assert check(uri, num_nodes=4) == uri
