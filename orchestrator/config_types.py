@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.config_places import (
+    NodeConfig,
+    PolicyConfig,
+    ProductionConfig,
+    TrackingConfig,
+    require,
+)
 from orchestrator.core.types import BoardModel, Cell
-from orchestrator.errors import ConfigError
-
-
-def _require(condition: bool, where: str, problem: str, remedy: str) -> None:
-    if not condition:
-        raise ConfigError(where, problem, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +69,13 @@ class EngineConfig:
         Raises:
             ConfigError: A value is out of range or a key is specpilot's own.
         """
-        _require(
+        require(
             0 < self.boot_timeout_s < math.inf,
             "engine.boot_timeout_s",
             f"{self.boot_timeout_s} is not above 0",
             "give the seconds that a boot may take",
         )
-        _require(
+        require(
             bool(re.fullmatch(r"\d+\.\d+\.\d+", self.build)),
             "engine.build",
             f"'{self.build}' is not a version of vLLM",
@@ -82,10 +83,10 @@ class EngineConfig:
         )
         for key in ("speculative_config", "served_model_name", "port", "host", "model"):
             where = f"engine.args.{key}"
-            _require(key not in self.args, where, "is set by specpilot itself", "remove it")
+            require(key not in self.args, where, "is set by specpilot itself", "remove it")
         for key, value in self.env.items():
             where = f"engine.env.{key}"
-            _require(isinstance(value, str), where, f"{value!r} is not a text", "give a text")
+            require(isinstance(value, str), where, f"{value!r} is not a text", "give a text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +111,14 @@ class SearchConfig:
         Raises:
             ConfigError: The space is empty or a count is out of range.
         """
-        _require(
+        require(
             self.baseline or bool(self.num_speculative_tokens),
             "search",
             "the space is empty",
             "give num_speculative_tokens at least one depth or set baseline=true",
         )
         for name in ("draft_sample_method", "rejection_sample_method"):
-            _require(
+            require(
                 bool(getattr(self, name)) or not self.num_speculative_tokens,
                 f"search.{name}",
                 "is empty",
@@ -125,7 +126,7 @@ class SearchConfig:
             )
         for name in ("num_finalists", "boots_per_finalist", "max_boots"):
             value = getattr(self, name)
-            _require(value >= 1, f"search.{name}", f"{value} is below 1", "give at least 1")
+            require(value >= 1, f"search.{name}", f"{value} is below 1", "give at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,32 +157,32 @@ class LoadConfig:
         Raises:
             ConfigError: A value is out of range.
         """
-        _require(bool(self.streams), "load.streams", "is empty", "give at least one concurrency")
-        _require(
+        require(bool(self.streams), "load.streams", "is empty", "give at least one concurrency")
+        require(
             bool(self.temperatures),
             "load.temperatures",
             "is empty",
             "give at least one temperature",
         )
         for value in self.streams:
-            _require(value >= 1, "load.streams", f"{value} is below 1", "give whole numbers from 1")
+            require(value >= 1, "load.streams", f"{value} is below 1", "give whole numbers from 1")
         for temperature in self.temperatures:
-            _require(
+            require(
                 0 <= temperature <= 2,
                 "load.temperatures",
                 f"{temperature} is not in 0 to 2",
                 "give temperatures from 0 to 2",
             )
-        _require(
+        require(
             0 < self.top_p <= 1, "load.top_p", f"{self.top_p} is not in (0, 1]", "use 1.0 for off"
         )
         problem = f"{self.max_tokens} is below 2"
-        _require(self.max_tokens >= 2, "load.max_tokens", problem, "give 2 or more")
+        require(self.max_tokens >= 2, "load.max_tokens", problem, "give 2 or more")
         for name in ("block_s", "request_timeout_s"):
             value = getattr(self, name)
             problem = f"{value} is not above 0 and finite"
-            _require(0 < value < math.inf, f"load.{name}", problem, "give seconds")
-        _require(
+            require(0 < value < math.inf, f"load.{name}", problem, "give seconds")
+        require(
             self.blocks_per_cell >= 1,
             "load.blocks_per_cell",
             f"{self.blocks_per_cell} is below 1",
@@ -215,138 +216,24 @@ class ObjectiveConfig:
         Raises:
             ConfigError: A weight is negative, all are zero, or the confidence is out of range.
         """
-        _require(
+        require(
             0.5 < self.confidence < 1,
             "objective.confidence",
             f"{self.confidence} is not in (0.5, 1)",
             "use 0.95",
         )
         for item in self.weights:
-            _require(
+            require(
                 item.weight >= 0,
                 "objective.weights",
                 f"{item.weight} is negative",
                 "give weights from 0",
             )
-        _require(
+        require(
             not self.weights or sum(w.weight for w in self.weights) > 0,
             "objective.weights",
             "all weights are 0",
             "give at least one cell a weight above 0",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """The kind of node that a trial runs on and the Ray resources that stand for it."""
-
-    kind: str
-    engine_token: str = "GB10"
-    """Ray resource that one engine takes; one a board."""
-    slot_token: str = "trial_slot"
-    """Ray resource that one Tune trial takes; one a board."""
-    num_gpus: float = 0.0
-    """GPUs that the engine's replica asks Ray for; 1 on a real board."""
-    board_model: BoardModel | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyConfig:
-    """What must hold before production changes."""
-
-    promote: Literal["auto", "never"] = "auto"
-    replace_incomparable_champion: bool = False
-    """Whether a champion on other premises (engine build, arguments, models) may be replaced
-    although no arm of the study can be compared with it."""
-    cell_tolerance: float = 0.05
-    """Largest relative loss of one cell that its interval may not exclude."""
-    min_kv_cache_tokens: int | None = None
-    min_kv_max_concurrency: float | None = None
-    ttft_tolerance: float | None = None
-    """Largest relative rise of the median time to first token; None does not gate."""
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: A tolerance is negative.
-        """
-        _require(
-            self.cell_tolerance >= 0,
-            "policy.cell_tolerance",
-            f"{self.cell_tolerance} is negative",
-            "give a share such as 0.05",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackingConfig:
-    """Where results go."""
-
-    uri: str | None = None
-    """Address of the MLflow server; None takes MLFLOW_TRACKING_URI."""
-    experiment: str = "specpilot"
-    registered_model: str = "specpilot"
-    """Registered model of the target that production serves."""
-
-    def __post_init__(self) -> None:
-        """Check what MLflow would refuse after the last boot.
-
-        Raises:
-            ConfigError: A name is not one that MLflow takes.
-        """
-        _require(bool(self.experiment), "tracking.experiment", "is empty", "give a name")
-        _require(
-            bool(re.fullmatch(r"[^/:\s](?:[^/:\n]*[^/:\s])?", self.registered_model)),
-            "tracking.registered_model",
-            f"'{self.registered_model}' is no name that MLflow takes",
-            "use letters, digits and dashes, without / and :",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProductionConfig:
-    """The production Serve applications."""
-
-    name: str = "specpilot"
-    """Prefix of the declared applications."""
-    route: str = "/"
-    http_host: str = "127.0.0.1"
-    http_port: int = 8000
-    verify_requests: int = 8
-    """Completions that a challenger must answer through the production path."""
-    deadline_s: float = 1800.0
-    """Longest wait for a challenger to serve."""
-
-    def __post_init__(self) -> None:
-        """Check what would only be found when everything else is done.
-
-        Raises:
-            ConfigError: A value is out of range.
-        """
-        _require(
-            1 <= self.http_port <= 65535,
-            "production.http_port",
-            f"{self.http_port} is no port",
-            "give 1 to 65535",
-        )
-        _require(
-            self.route.startswith("/"),
-            "production.route",
-            f"'{self.route}' does not begin with /",
-            "write it as / or /name",
-        )
-        _require(
-            self.verify_requests >= 1,
-            "production.verify_requests",
-            f"{self.verify_requests} is below 1",
-            "give at least 1",
-        )
-        _require(
-            0 < self.deadline_s < math.inf,
-            "production.deadline_s",
-            f"{self.deadline_s} is not above 0",
-            "give the seconds that a challenger may take",
         )
 
 
@@ -373,13 +260,13 @@ class StudyConfig:
         Raises:
             ConfigError: Two settings contradict each other.
         """
-        _require(
+        require(
             self.objective.step_time == "measured" or self.node.board_model is not None,
             "objective.step_time",
             "'modelled' needs a board model",
             "include a node file that has node.board_model or set objective.step_time=measured",
         )
-        _require(
+        require(
             self.objective.step_time == "measured"
             or self.engine.platform != "cuda"
             or self.policy.promote == "never",
@@ -387,7 +274,7 @@ class StudyConfig:
             "'modelled' must not decide what a real board serves",
             "set objective.step_time=measured or policy.promote=never",
         )
-        _require(
+        require(
             not self.search.num_speculative_tokens or self.draft is not None,
             "draft",
             "is missing although the space speculates",
@@ -395,7 +282,7 @@ class StudyConfig:
         )
         cells = {(cell.streams, cell.temperature) for cell in self.cells()}
         for item in self.objective.weights:
-            _require(
+            require(
                 (item.streams, item.temperature) in cells,
                 "objective.weights",
                 f"streams {item.streams}, temperature {item.temperature:g} is no cell of the load",

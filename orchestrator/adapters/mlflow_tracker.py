@@ -27,13 +27,14 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
+from orchestrator.adapters.mlflow_names import flatten_params, legal_key
 from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, artifact_location, check
 from orchestrator.adapters.trial_metrics import Point, block_points, boot_points
 from orchestrator.core.types import Block, Boot, BootStatus
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import Version
 
-__all__ = ["MlflowRegistry", "MlflowTracker", "check", "flatten_params", "make_client"]
+__all__ = ["MlflowRegistry", "MlflowTracker", "check", "make_client"]
 
 PARENT_TAG = "mlflow.parentRunId"
 KIND_TAG = "specpilot.kind"
@@ -53,8 +54,6 @@ DEAD_TRIAL_TAGS = {
 """Of a trial whose process could not say how it ended."""
 
 # Limits of MLflow 3.17 (mlflow/utils/validation.py).
-MAX_KEY_CHARS = 250
-MAX_PARAM_CHARS = 6000
 MAX_TAG_CHARS = 8000
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
@@ -241,7 +240,7 @@ class MlflowTracker:
             self._client.log_text(run_id, text, name)
 
     def _set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        rows = [RunTag(_key(key), value[:MAX_TAG_CHARS]) for key, value in tags.items()]
+        rows = [RunTag(legal_key(key), value[:MAX_TAG_CHARS]) for key, value in tags.items()]
         if rows:
             self._client.log_batch(run_id, tags=rows)
 
@@ -278,7 +277,7 @@ class MlflowRegistry:
                 model_name,
                 source=f"runs:/{run_id}/{folder}",
                 run_id=run_id,
-                tags={_key(key): value for key, value in tags.items()},
+                tags={legal_key(key): value for key, value in tags.items()},
             )
             return self._version(created)
 
@@ -346,23 +345,6 @@ class MlflowRegistry:
         )
 
 
-def flatten_params(params: Mapping[str, object], *, prefix: str = "") -> dict[str, str]:
-    """Return parameters as MLflow takes them: one level, legal keys, text of legal length.
-
-    Nested mappings become dotted keys; numbers stay as they are written, so that the UI can sort
-    and plot by them; None is left out.
-    """
-    flat: dict[str, str] = {}
-    for name, value in params.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            flat |= flatten_params(value, prefix=f"{key}.")
-        elif value is not None:
-            text = json.dumps(value) if isinstance(value, bool | list | tuple) else str(value)
-            flat[_key(key)] = text[:MAX_PARAM_CHARS]
-    return flat
-
-
 def _quoted(value: str) -> str:
     """Return a value for MLflow's filter language, which has two quotes and no escape."""
     if "'" not in value:
@@ -372,14 +354,10 @@ def _quoted(value: str) -> str:
     return f'"{value}"'
 
 
-def _key(name: str) -> str:
-    return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)[:MAX_KEY_CHARS]
-
-
 def _metrics(points: Sequence[Point]) -> list[Metric]:
     now_ms = int(time.time() * 1000)
     return [
-        Metric(_key(point.key), point.value, now_ms, point.step)
+        Metric(legal_key(point.key), point.value, now_ms, point.step)
         for point in points
         if math.isfinite(point.value)
     ]

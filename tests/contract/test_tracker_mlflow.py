@@ -13,7 +13,8 @@ from mlflow_store import EXPERIMENT, MlflowReader, open_store
 from records import block, boot
 from tracker_contract import RegistryContract, Store, TrackerContract
 
-from orchestrator.adapters.mlflow_tracker import MlflowTracker, flatten_params, make_client
+from orchestrator.adapters.mlflow_names import flatten_params
+from orchestrator.adapters.mlflow_tracker import MlflowTracker, make_client
 from orchestrator.core.types import BootStatus
 from orchestrator.errors import ConfigError, TransientError
 

@@ -127,7 +127,7 @@ def test_artifact_location_is_beside_sqlite_and_else_the_servers() -> None:
 
 @pytest.mark.parametrize("uri", ["ftp://host/store", "htp://127.0.0.1:5000", "databricks://x"])
 def test_check_scheme_that_mlflow_cannot_log_to_is_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match="tracking.uri: .*nothing that MLflow can log to"):
+    with pytest.raises(ConfigError, match=r"tracking\.uri: .*nothing that MLflow can log to"):
         check(uri, num_nodes=2)
 
 

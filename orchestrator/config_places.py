@@ -1,0 +1,135 @@
+"""Where things run and go: node, policy, tracking and production of a study's configuration."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.core.types import BoardModel
+from orchestrator.errors import ConfigError
+
+
+def require(condition: bool, where: str, problem: str, remedy: str) -> None:
+    """Check one condition of the configuration.
+
+    Raises:
+        ConfigError: It does not hold.
+    """
+    if not condition:
+        raise ConfigError(where, problem, remedy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """The kind of node that a trial runs on and the Ray resources that stand for it."""
+
+    kind: str
+    engine_token: str = "GB10"
+    """Ray resource that one engine takes; one a board."""
+    slot_token: str = "trial_slot"
+    """Ray resource that one Tune trial takes; one a board."""
+    num_gpus: float = 0.0
+    """GPUs that the engine's replica asks Ray for; 1 on a real board."""
+    board_model: BoardModel | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyConfig:
+    """What must hold before production changes."""
+
+    promote: Literal["auto", "never"] = "auto"
+    replace_incomparable_champion: bool = False
+    """Whether a champion on other premises (engine build, arguments, models) may be replaced
+    although no arm of the study can be compared with it."""
+    cell_tolerance: float = 0.05
+    """Largest relative loss of one cell that its interval may not exclude."""
+    min_kv_cache_tokens: int | None = None
+    min_kv_max_concurrency: float | None = None
+    ttft_tolerance: float | None = None
+    """Largest relative rise of the median time to first token; None does not gate."""
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            ConfigError: A tolerance is negative.
+        """
+        require(
+            self.cell_tolerance >= 0,
+            "policy.cell_tolerance",
+            f"{self.cell_tolerance} is negative",
+            "give a share such as 0.05",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingConfig:
+    """Where results go."""
+
+    uri: str | None = None
+    """Address of the MLflow server; None takes MLFLOW_TRACKING_URI."""
+    experiment: str = "specpilot"
+    registered_model: str = "specpilot"
+    """Registered model of the target that production serves."""
+
+    def __post_init__(self) -> None:
+        """Check what MLflow would refuse after the last boot.
+
+        Raises:
+            ConfigError: A name is not one that MLflow takes.
+        """
+        require(bool(self.experiment), "tracking.experiment", "is empty", "give a name")
+        require(
+            bool(re.fullmatch(r"[^/:\s](?:[^/:\n]*[^/:\s])?", self.registered_model)),
+            "tracking.registered_model",
+            f"'{self.registered_model}' is no name that MLflow takes",
+            "use letters, digits and dashes, without / and :",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductionConfig:
+    """The production Serve applications."""
+
+    name: str = "specpilot"
+    """Prefix of the declared applications."""
+    route: str = "/"
+    http_host: str = "127.0.0.1"
+    http_port: int = 8000
+    verify_requests: int = 8
+    """Completions that a challenger must answer through the production path."""
+    deadline_s: float = 1800.0
+    """Longest wait for a challenger to serve."""
+
+    def __post_init__(self) -> None:
+        """Check what would only be found when everything else is done.
+
+        Raises:
+            ConfigError: A value is out of range.
+        """
+        require(
+            1 <= self.http_port <= 65535,
+            "production.http_port",
+            f"{self.http_port} is no port",
+            "give 1 to 65535",
+        )
+        require(
+            self.route.startswith("/"),
+            "production.route",
+            f"'{self.route}' does not begin with /",
+            "write it as / or /name",
+        )
+        require(
+            self.verify_requests >= 1,
+            "production.verify_requests",
+            f"{self.verify_requests} is below 1",
+            "give at least 1",
+        )
+        require(
+            0 < self.deadline_s < math.inf,
+            "production.deadline_s",
+            f"{self.deadline_s} is not above 0",
+            "give the seconds that a challenger may take",
+        )
