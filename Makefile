@@ -16,6 +16,7 @@ VENV := .venv/bin
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
+# make setup    the environment alone
 setup:
 	@$(PYTHON) infra/setup/install.py project
 
@@ -23,10 +24,11 @@ demo: setup
 	@$(VENV)/python -m infra.demo --study $(STUDY) --keep $(KEEP) --http-port $(HTTP_PORT) \
 		--mlflow-port $(MLFLOW_PORT) --dashboard-port $(DASHBOARD_PORT) $(ARGS)
 
-# make test is what continuous integration runs: style, types, and every test that needs no GPU.
+# What continuous integration runs: style, types, and every test that needs no GPU.
 test: setup engine lint
 	$(VENV)/python -m pytest tests/unit tests/contract tests/integration tests/e2e
 
+# make lint    style and types
 lint: setup
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
@@ -52,4 +54,4 @@ tiny-models:
 
 # make clean    remove environments, results and caches
 clean:
-	rm -rf .venv .engines .venv-tiny .specpilot .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .engines .venv-tiny .venv-install.log .venv-tiny-install.log .specpilot .mypy_cache .ruff_cache .pytest_cache

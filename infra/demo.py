@@ -34,6 +34,8 @@ JOB_ENV = {
     "RAY_JOB_STOP_WAIT_TIME_S": "60",
     "PYTHONUNBUFFERED": "1",
 }
+FOREIGN_RAY = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+"""Ray's clients prefer them to the address that they are given."""
 NOTHING_PROMOTED = 3
 HANG_UPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end the demo as Ctrl-C does."""
@@ -47,8 +49,13 @@ def main() -> int:
     """Run the demo; return 0 for a finished study, promoted or not, else its exit status."""
     args = _parser().parse_args()
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+    # A shell starts a command in the background with SIGINT ignored; nohup asks for no SIGHUP.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in HANG_UPS:
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    for name in FOREIGN_RAY:
+        os.environ.pop(name, None)
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -123,8 +130,8 @@ def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, kee
         show("the study is finished; nothing new was promoted")
     if keep:
         show(
-            f"to look around: . {cluster.shell_settings} && "
-            f".venv/bin/python -m orchestrator status {study}\n"
+            f"to look around: (. {cluster.shell_settings} && "
+            f".venv/bin/python -m orchestrator status {study})\n"
             "production and MLflow stay up; Ctrl-C ends them"
         )
     if status == 0 or serves(cluster):
@@ -157,15 +164,16 @@ def run_study(cluster: LocalCluster, study: Path, settings: list[str]) -> int:
     entrypoint = ["python", "-m", "orchestrator", "study", str(study), *settings]
     show(f"$ ray job submit --working-dir . -- {shlex.join(entrypoint)}")
     client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
+    output = _Output()
     try:
         _submit(cluster, submission_id, entrypoint)
-        asyncio.run(_show(client, submission_id))
+        asyncio.run(output.follow(client, submission_id))
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):
             show("stopping the study; its engines are ended first")
         with contextlib.suppress(RuntimeError):  # the interrupt came before Ray had the job
             client.stop_job(submission_id)
-            asyncio.run(_show(client, submission_id))
+            asyncio.run(output.follow(client, submission_id))
         raise
     while not (info := client.get_job_info(submission_id)).status.is_terminal():
         time.sleep(0.2)
@@ -187,14 +195,28 @@ def _submit(cluster: LocalCluster, submission_id: str, entrypoint: list[str]) ->
         raise StartError(f"ray job submit failed:\n{submitted.stdout}{submitted.stderr}")
 
 
-async def _show(client: JobSubmissionClient, submission_id: str) -> None:
-    """Print the job's output until it ends, without Ray's words about its packaging."""
-    rest = ""
-    async for text in client.tail_job_logs(submission_id):
-        *lines, rest = (rest + text).split("\n")
-        for line in lines:
-            if not RAY_CHATTER.match(line):
-                show(line)
+class _Output:
+    """A job's output as far as it was shown."""
+
+    def __init__(self) -> None:
+        self._num_shown = 0
+
+    async def follow(self, client: JobSubmissionClient, submission_id: str) -> None:
+        """Print the output until the job ends, without Ray's words about its packaging.
+
+        Ray sends it from the start at every call; what was shown is not shown again.
+        """
+        rest = ""
+        num_seen = 0
+        async for text in client.tail_job_logs(submission_id):
+            *lines, rest = (rest + text).split("\n")
+            for line in lines:
+                num_seen += 1
+                if num_seen <= self._num_shown:
+                    continue
+                self._num_shown = num_seen
+                if not RAY_CHATTER.match(line):
+                    show(line)
 
 
 def local_settings(cluster: LocalCluster, config: StudyConfig) -> list[str]:

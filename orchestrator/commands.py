@@ -140,6 +140,7 @@ def describe(version: Version) -> str:
         f"version {version.version} of {version.model_name}: "
         f"{tags.get('specpilot.arm_label', '?')} on vLLM "
         f"{tags.get('specpilot.engine_build', '?')}, study {tags.get(STUDY_TAG, '?')}, "
+        f"step times {tags.get('specpilot.step_time', '?')}: "
         f"{tags.get('specpilot.claim', 'no claim recorded')}"
     )
 

@@ -131,7 +131,8 @@ class LocalCluster:
     def environment(self) -> dict[str, str]:
         """Return the environment of every process of the cluster."""
         env = dict(os.environ)
-        env.pop("RAY_ADDRESS", None)
+        for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+            env.pop(name, None)
         env.pop("RAY_AUTH_TOKEN_PATH", None)
         env.update(
             {

@@ -48,7 +48,7 @@ REASON_TAG = "specpilot.reason"
 CLOSED_TAG = "specpilot.closed"
 DEAD_TRIAL_TAGS = {
     STATUS_TAG: str(BootStatus.FAILED),
-    REASON_TAG: "the trial's process died",
+    REASON_TAG: "its process ended before it could say how: killed, or stopped with its study",
     CLOSED_TAG: "true",
 }
 """Of a trial whose process could not say how it ended."""
