@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -180,10 +181,16 @@ class TestLoadClientContract:
 
 def test_closed_loop_warm_up_is_drained_before_the_window(sse_server: SseServer) -> None:
     seen: list[tuple[int, int]] = []
-    hooks = LoadHooks(
-        on_window_start=lambda: seen.append((len(sse_server.bodies), sse_server.in_flight)),
-        on_window_end=lambda: seen.append((len(sse_server.bodies), sse_server.in_flight)),
-    )
+
+    def look() -> None:
+        num_asked = len(sse_server.bodies)
+        # The client is done at [DONE], the server a moment later, when it has closed the answer.
+        deadline = time.monotonic() + 5.0
+        while sse_server.in_flight and time.monotonic() < deadline:
+            time.sleep(0.001)
+        seen.append((num_asked, sse_server.in_flight))
+
+    hooks = LoadHooks(on_window_start=look, on_window_end=look)
 
     result = closed_loop(warmup_requests_per_stream=2, warmup_max_tokens=4).run(
         request(sse_server.url, streams=4), hooks
