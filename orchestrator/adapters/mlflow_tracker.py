@@ -73,7 +73,7 @@ def make_client(uri: str) -> MlflowClient:
     """Return a quiet client whose calls end within seconds when the server is down."""
     for key, value in CLIENT_SETTINGS.items():
         os.environ.setdefault(key, value)
-    mlflow.telemetry.set_telemetry_client()  # type: ignore[no-untyped-call]
+    mlflow.telemetry.set_telemetry_client()  # type: ignore[no-untyped-call]  # MLflow's
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with _translated():
