@@ -1,0 +1,48 @@
+"""A fake OpenAI-compatible server: scripted faults for tests, a known answer for benchmarks."""
+
+from orchestrator.fakes.openai.engine import Engine, EngineSettings
+from orchestrator.fakes.openai.events import DONE, KEEP_ALIVE, chat, event, text, tool_call, usage
+from orchestrator.fakes.openai.script import (
+    Act,
+    Behaviour,
+    Chunk,
+    Script,
+    failure,
+    good,
+    one_fault,
+    refused,
+    split_bytes,
+)
+from orchestrator.fakes.openai.server import (
+    SseServer,
+    Truth,
+    engine_server,
+    free_port,
+    serving,
+)
+
+__all__ = [
+    "DONE",
+    "KEEP_ALIVE",
+    "Act",
+    "Behaviour",
+    "Chunk",
+    "Engine",
+    "EngineSettings",
+    "Script",
+    "SseServer",
+    "Truth",
+    "chat",
+    "engine_server",
+    "event",
+    "failure",
+    "free_port",
+    "good",
+    "one_fault",
+    "refused",
+    "serving",
+    "split_bytes",
+    "text",
+    "tool_call",
+    "usage",
+]

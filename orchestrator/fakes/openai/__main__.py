@@ -1,0 +1,78 @@
+"""Serve a known answer: ``python -m orchestrator.fakes.openai --ttft-ms 50 --gap-ms 40``.
+
+Prints ``listening on http://127.0.0.1:PORT`` and runs until it is told to end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from orchestrator.fakes.openai.engine import EngineSettings
+from orchestrator.fakes.openai.server import SseServer, Truth, engine_server, start, truth_line
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the server."""
+    options = _parser().parse_args(argv)
+    server = engine_server(
+        EngineSettings(
+            ttft_s=options.ttft_ms / 1000,
+            gap_s=options.gap_ms / 1000,
+            tokens_per_chunk=options.tokens_per_chunk,
+            num_speculative_tokens=options.num_speculative_tokens,
+            models=tuple(options.model),
+        )
+    )
+    server.keeps_requests = False
+    if options.truth is None:
+        asyncio.run(_serve(server, options.port))
+        return
+    with options.truth.open("a", encoding="utf-8") as file:
+        server.on_truth = _writer(file)
+        asyncio.run(_serve(server, options.port))
+
+
+def _writer(file: TextIO) -> Callable[[Truth], None]:
+    def write(truth: Truth) -> None:
+        file.write(truth_line(truth))
+        file.flush()
+
+    return write
+
+
+async def _serve(server: SseServer, port: int) -> None:
+    runner = await start(server, port)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    sys.stdout.write(f"listening on {server.url}\n")
+    sys.stdout.flush()
+    try:
+        await ended.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.fakes.openai")
+    parser.add_argument("--port", type=int, default=0, help="0 for any that is free")
+    parser.add_argument("--ttft-ms", type=float, default=50.0, help="arrival to first chunk")
+    parser.add_argument("--gap-ms", type=float, default=40.0, help="between chunks")
+    parser.add_argument("--tokens-per-chunk", type=int, default=4)
+    parser.add_argument(
+        "--num-speculative-tokens", type=int, default=0, help="publish counters of this depth"
+    )
+    parser.add_argument("--model", action="append", default=[], help="serve this name only")
+    parser.add_argument("--truth", type=Path, help="append a JSON line for each request")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
