@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from orchestrator.adapters import procfs
+from orchestrator.adapters.nvml import GpuReadings, NvmlGpu
 from orchestrator.core.types import NodeState
-
-KIB = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReadings:
-    """What NVML tells of the first GPU; None for what the board does not support."""
-
-    sm_clock_mhz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
 
 
 class LocalNode:
     """The node that this process runs on; implements ``ports.Node``.
 
+    Keep one a process: it holds NVML open from the first snapshot on. Snapshots may be taken from
+    several threads.
+
     Args:
         node_id: Ray's id of the node, or another stable name.
         kind: Kind of node from the configuration, for example ``gb10``.
+        gpu: Which GPU, by index or as CUDA_VISIBLE_DEVICES names it; see ``NvmlGpu``.
         proc: Where the kernel's process file system is.
-        read_gpu: Reads the GPU; replaced where there is no NVML to ask.
+        read_gpu: Reads the GPU instead of NVML.
     """
 
     def __init__(
@@ -37,17 +31,19 @@ class LocalNode:
         node_id: str,
         *,
         kind: str,
+        gpu: int | str = 0,
         proc: Path = Path("/proc"),
         read_gpu: Callable[[], GpuReadings] | None = None,
     ) -> None:
         self._node_id = node_id
         self._kind = kind
         self._proc = proc
-        self._read_gpu = read_gpu or read_nvml
+        name = partial(procfs.process_name, proc=proc)
+        self._read_gpu = read_gpu or NvmlGpu(gpu, process_name=name).read
 
     def snapshot(self) -> NodeState:
         """Read the node's state; a value that the platform lacks is None."""
-        memory = parse_meminfo(_read_text(self._proc / "meminfo"))
+        memory = procfs.parse_meminfo(procfs.read_text(self._proc / "meminfo"))
         gpu = self._read_gpu()
         return NodeState(
             node_id=self._node_id,
@@ -55,77 +51,16 @@ class LocalNode:
             hostname=socket.gethostname(),
             mem_available_bytes=memory.get("MemAvailable"),
             mem_total_bytes=memory.get("MemTotal"),
-            load_average_1m=_first_number(_read_text(self._proc / "loadavg")),
+            load_average_1m=procfs.parse_load_average(procfs.read_text(self._proc / "loadavg")),
+            num_cores=procfs.count_cores(procfs.read_text(self._proc / "stat")),
+            mem_free_bytes=memory.get("MemFree"),
+            page_cache_bytes=procfs.page_cache_bytes(memory),
+            swap_used_bytes=procfs.swap_used_bytes(memory),
             sm_clock_mhz=gpu.sm_clock_mhz,
+            sm_clock_max_mhz=gpu.sm_clock_max_mhz,
             power_w=gpu.power_w,
             temperature_c=gpu.temperature_c,
+            utilisation=gpu.utilisation,
+            throttle_reasons=gpu.throttle_reasons,
+            gpu_processes=gpu.processes,
         )
-
-
-def parse_meminfo(text: str) -> dict[str, int]:
-    """Return the sizes in ``/proc/meminfo`` in bytes, by the kernel's names.
-
-    MemAvailable counts the reclaimable page cache and MemFree does not; the engine's own check
-    looks at free memory, so a caller may need both.
-    """
-    sizes: dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        number, _, unit = value.strip().partition(" ")
-        if number.isdigit():
-            sizes[name.strip()] = int(number) * (KIB if unit == "kB" else 1)
-    return sizes
-
-
-def read_nvml() -> GpuReadings:
-    """Ask NVML for the first GPU; all values are None where there is no NVML or no GPU.
-
-    On GB10 the memory calls of NVML are not supported (the memory is the host's), so they are not
-    made; each of the others may be missing on its own.
-    """
-    try:
-        # Optional: nodes without a GPU have no NVML bindings, and only this function needs them.
-        import pynvml  # noqa: PLC0415
-    except ImportError:
-        return GpuReadings()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return GpuReadings()
-    try:
-        return _read_first_gpu(pynvml)
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _read_first_gpu(nvml: Any) -> GpuReadings:
-    def ask(call: Callable[[], float]) -> float | None:
-        try:
-            return float(call())
-        except nvml.NVMLError:
-            return None
-
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    except nvml.NVMLError:
-        return GpuReadings()
-    power_mw = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    return GpuReadings(
-        sm_clock_mhz=ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        power_w=None if power_mw is None else power_mw / 1000,
-        temperature_c=ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-    )
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _first_number(text: str) -> float | None:
-    try:
-        return float(text.split()[0])
-    except (IndexError, ValueError):
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from orchestrator.core.types import NodeState
 
@@ -27,39 +28,50 @@ class FakeClock:
             self._now_s += max(0.0, seconds)
 
 
+def fake_node_state(node_id: str = "node-0", *, kind: str = "fake") -> NodeState:
+    """Return the state of a GB10 in good order under load; vary it with ``dataclasses.replace``."""
+    return NodeState(
+        node_id=node_id,
+        kind=kind,
+        hostname=node_id,
+        mem_available_bytes=100 * GIB,
+        mem_total_bytes=120 * GIB,
+        load_average_1m=0.5,
+        num_cores=20,
+        mem_free_bytes=96 * GIB,
+        page_cache_bytes=5 * GIB,
+        swap_used_bytes=0,
+        sm_clock_mhz=2400.0,
+        sm_clock_max_mhz=3003.0,
+        power_w=40.0,
+        temperature_c=55.0,
+        utilisation=0.96,
+        throttle_reasons=(),
+        gpu_processes=(),
+    )
+
+
 class FakeNode:
-    """A node in good order; implements ``ports.Node``.
+    """A node in memory, by default in good order; implements ``ports.Node``.
 
     Args:
         node_id: Name of the node.
         kind: Kind of node.
-        mem_available_bytes: What ``snapshot`` reports; may be changed between calls.
-        sm_clock_mhz: What ``snapshot`` reports; None where the platform does not tell.
+        script: States of the coming snapshots, one each; after the last, ``state`` is reported.
     """
 
     def __init__(
-        self,
-        node_id: str = "node-0",
-        *,
-        kind: str = "fake",
-        mem_available_bytes: int | None = 100 * GIB,
-        sm_clock_mhz: float | None = 2400.0,
+        self, node_id: str = "node-0", *, kind: str = "fake", script: Sequence[NodeState] = ()
     ) -> None:
-        self._node_id = node_id
-        self._kind = kind
-        self.mem_available_bytes = mem_available_bytes
-        self.sm_clock_mhz = sm_clock_mhz
+        self.state = fake_node_state(node_id, kind=kind)
+        """What ``snapshot`` reports from now on; may be replaced between calls."""
+        self.num_snapshots = 0
+        """How often the node was read."""
+        self._script = list(script)
+        self._lock = threading.Lock()
 
     def snapshot(self) -> NodeState:
-        """Return the node's state."""
-        return NodeState(
-            node_id=self._node_id,
-            kind=self._kind,
-            hostname=self._node_id,
-            mem_available_bytes=self.mem_available_bytes,
-            mem_total_bytes=128 * GIB,
-            load_average_1m=0.5,
-            sm_clock_mhz=self.sm_clock_mhz,
-            power_w=40.0,
-            temperature_c=55.0,
-        )
+        """Return the next state of the script, else ``state``."""
+        with self._lock:
+            self.num_snapshots += 1
+            return self._script.pop(0) if self._script else self.state
