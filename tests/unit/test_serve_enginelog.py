@@ -10,6 +10,8 @@ from serve_apps.engine.enginelog import BootLog, failure_kind, parse_facts, root
 from serve_apps.engine.errors import BootFailure
 from serve_apps.engine.facts import parse_capacity, parse_speculation
 
+_TEXTS = Path(__file__).parents[1] / "data/exposition"
+
 _DFLASH = """\
 (APIServer pid=50) INFO 11-29 21:23:27 [api_utils.py:347]  ▄▄ ▄█ █ █ █ ▀▄▀ █  version 0.32.0
 (APIServer pid=50) INFO 11-29 21:23:42 [model.py:733] Resolved architecture: Qwen3ForCausalLM
@@ -141,10 +143,29 @@ def test_capacity_from_the_gauge_labels() -> None:
         "",
         'vllm:cache_config_info{num_gpu_blocks="9",block_size="16"} 1.0\n',
         'vllm:cache_config_info{kv_cache_size_tokens="None",num_gpu_blocks="9"} 1.0\n',
+        'vllm:cache_config_info{kv_cache_size_tokens="nan",num_gpu_blocks="9"} 1.0\n',
+        'vllm:cache_config_info_created{kv_cache_size_tokens="9"} 1.0\n',
+        'vllm:cache_config_info{kv_cache_size_tokens="3192',
+        'vllm:cache_config_info{kv_cache_size_tokens="3192"',
     ],
 )
 def test_capacity_that_is_not_said_is_none(text: str) -> None:
     assert parse_capacity(text).kv_cache_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("version", "tokens", "concurrency"),
+    [
+        ("0.28.0", 299_520, 292.5),
+        ("0.32.0", 299_520, 292.50),
+    ],
+)
+def test_capacity_of_a_real_engine_is_what_its_log_says(
+    version: str, tokens: int, concurrency: float
+) -> None:
+    """The figures are those of the boots' logs."""
+    capacity = parse_capacity((_TEXTS / f"vllm-{version}-after.txt").read_text(encoding="ascii"))
+    assert (capacity.kv_cache_tokens, capacity.kv_max_concurrency) == (tokens, concurrency)
 
 
 def test_speculation_from_config_and_log() -> None:
