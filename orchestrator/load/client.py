@@ -1,72 +1,40 @@
-"""One streamed request to an OpenAI-compatible engine; here alone orchestrator imports aiohttp."""
+"""One streamed request to an OpenAI-compatible engine; here alone ``load`` imports aiohttp."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Literal, Self
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import SimpleNamespace, TracebackType
+from typing import Self
 
 import aiohttp
 
-from orchestrator.core.types import RequestRecord, TokenSource
-from orchestrator.load.sse import DONE, SseDecoder
+from orchestrator.core.types import RequestFault, RequestRecord
+from orchestrator.errors import ConfigError
+from orchestrator.load.answer import MAX_ERROR_CHARS, Answer, error_message
+from orchestrator.load.call import Call, Sampling, request_body
+from orchestrator.load.sse import SseDecoder
 
-MAX_ERROR_CHARS = 500
-"""Longest error text kept in a record; engines answer with whole tracebacks."""
+__all__ = ["MAX_ERROR_CHARS", "Call", "Sampling", "SseClient", "request_body"]
 
+STALL_TIMEOUT_S = 60.0
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How the engine is to sample; every value is written into the request.
+KEEP_ALIVE_S = 2.0
+"""How long an idle connection is used again; uvicorn, which vLLM runs on, closes one after 5 s,
+and a request that meets the close is lost."""
 
-    An engine fills in what a request leaves out from the model's generation_config, which would
-    make the sampling depend on a file that is no part of the study.
-    """
+END_GRACE_S = 0.2
+"""How long the end of the body may lag behind ``[DONE]``, so that the connection can be kept."""
 
-    temperature: float
-    top_p: float
-    top_k: int
-    """0 means no limit."""
-    seed: int
-    max_tokens: int
-    ignore_eos: bool
+MAX_ERROR_BODY_BYTES = 64 << 10
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request to make."""
-
-    request_id: str
-    prompt_id: str
-    prompt: str
-    endpoint: Literal["chat", "completions"]
-    model: str
-    sampling: Sampling
-
-
-def request_body(call: Call) -> dict[str, Any]:
-    """Return the JSON body of the call, with its sampling written out in full."""
-    sampling = call.sampling
-    body: dict[str, Any] = {
-        "model": call.model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "seed": sampling.seed,
-        "max_tokens": sampling.max_tokens,
-        "ignore_eos": sampling.ignore_eos,
-    }
-    if call.endpoint == "chat":
-        return body | {"messages": [{"role": "user", "content": call.prompt}]}
-    return body | {"prompt": call.prompt}
+NO_ROOM = (429, 503)
+"""HTTP statuses of a server that is full."""
 
 
 class SseClient:
@@ -77,23 +45,42 @@ class SseClient:
         timeout_s: Longest time that one request may take altogether.
         clock: Monotonic seconds.
         origin_s: Moment on ``clock`` that ``started_s`` of the records counts from.
+        stall_timeout_s: Longest time without a byte.
+
+    Raises:
+        ConfigError: The address is none of HTTP.
     """
 
     def __init__(
-        self, base_url: str, *, timeout_s: float, clock: Callable[[], float], origin_s: float
+        self,
+        base_url: str,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float],
+        origin_s: float,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ConfigError("url", f"{base_url!r} is no address", "write http://host:port/v1")
         self._url = base_url.rstrip("/").removesuffix("/v1")
         self._timeout_s = timeout_s
+        self._stall_timeout_s = stall_timeout_s
         self._clock = clock
         self._origin_s = origin_s
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool; its size is the caller's concurrency, not ours."""
+        trace = aiohttp.TraceConfig()
+        trace.on_request_chunk_sent.append(self._on_sent)
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_read=self._stall_timeout_s),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
+            # A proxy that compresses would also collect chunks.
+            headers={"Accept-Encoding": "identity"},
+            trust_env=False,
+            trace_configs=[trace],
         )
         return self
 
@@ -107,155 +94,155 @@ class SseClient:
         assert self._session is not None
         await self._session.close()
 
-    async def complete(self, call: Call) -> RequestRecord:
+    async def complete(self, call: Call, arrived_s: float | None = None) -> RequestRecord:
         """Make one request and read it to its end.
 
         What goes wrong with the request or its connection is recorded, not raised: one reset
-        does not end a cell.
+        does not end a cell. Its times count from the moment at which it is handed to the socket;
+        in the open loop from its arrival, so that a wait for a connection is not hidden.
+
+        Args:
+            call: The request.
+            arrived_s: Moment of its arrival on the clock, in the open loop.
         """
-        answer = _Answer(clock=self._clock, started_s=self._clock())
+        started_s = self._clock() if arrived_s is None else arrived_s
+        answer = Answer(started_s=started_s, has_arrival=arrived_s is not None)
         try:
-            await self._stream(call, answer)
+            await self._ask(call, answer)
+        except aiohttp.SocketTimeoutError:
+            num_chunks = len(answer.chunk_moments_s)
+            stall_s = self._stall_timeout_s
+            answer.fail(
+                RequestFault.STALLED, f"no byte for {stall_s:g} s after {num_chunks} chunks"
+            )
         except TimeoutError:
-            answer.error = f"no complete answer within {self._timeout_s:g} s"
+            answer.fail(RequestFault.STALLED, f"no complete answer within {self._timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            answer.error = _shorten(f"{type(error).__name__}: {error}")
-        except ValueError as error:
-            answer.error = _shorten(f"broken event stream: {error}")
+            answer.fail(RequestFault.CONNECTION, f"{type(error).__name__}: {error}")
         return answer.record(call, origin_s=self._origin_s)
 
-    async def _stream(self, call: Call, answer: _Answer) -> None:
+    async def _ask(self, call: Call, answer: Answer) -> None:
         assert self._session is not None
         path = "/v1/chat/completions" if call.endpoint == "chat" else "/v1/completions"
-        headers = {"X-Request-Id": call.request_id}
         async with self._session.post(
-            self._url + path, json=request_body(call), headers=headers
+            self._url + path,
+            data=json.dumps(request_body(call)).encode(),
+            headers={"Content-Type": "application/json", "X-Request-Id": call.request_id},
+            # To another address would be to measure another server.
+            allow_redirects=False,
+            trace_request_ctx=answer,
         ) as response:
-            if response.status != 200:
-                message = _error_message(await response.text(errors="replace"))
-                answer.error = _shorten(f"HTTP {response.status}: {message}")
-                return
-            decoder = SseDecoder()
-            async for read in response.content.iter_any():
-                answer.take(decoder.feed(read))
-                if answer.is_done:
-                    return
-            answer.take(decoder.finish())
-            answer.close()
+            if response.status == 200:
+                await self._read(response, answer)
+            else:
+                await _read_error(response, answer)
+
+    async def _read(self, response: aiohttp.ClientResponse, answer: Answer) -> None:
+        clock, content = self._clock, response.content
+        closed = _watch(response)
+        decoder = SseDecoder()
+        try:
+            while read := await content.readany():
+                now_s = clock()
+                events = decoder.feed(read)
+                if events:
+                    answer.take(events, now_s)
+                    if answer.is_done:
+                        break
+            else:
+                answer.take(decoder.finish(), clock())
+        except (ValueError, RecursionError) as error:
+            answer.fail(RequestFault.BROKEN, f"broken event stream: {error}")
+        except aiohttp.ClientPayloadError as error:
+            if closed is not None and closed.done() and closed.exception() is not None:
+                answer.fail(RequestFault.CONNECTION, f"in the answer: {closed.exception()}")
+            else:
+                answer.fail(RequestFault.BROKEN, f"the stream ended before the answer did: {error}")
+        answer.close(response.content_type)
+        if answer.fault is None:
+            await _await_end(content)
+
+    async def _on_sent(
+        self,
+        _session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        _params: aiohttp.TraceRequestChunkSentParams,
+    ) -> None:
+        context.trace_request_ctx.send(self._clock())
 
 
-@dataclass(slots=True, kw_only=True)
-class _Answer:
-    """One answer while it arrives."""
+def retry_after_s(value: str | None, now: datetime) -> float | None:
+    """Return the seconds that a ``Retry-After`` asks to wait, in either of its forms.
 
-    clock: Callable[[], float]
-    started_s: float
-    chunk_times_s: list[float] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    usage: Mapping[str, Any] | None = None
-    finish_reason: str | None = None
-    last_s: float | None = None
-    is_done: bool = False
-    error: str | None = None
+    Args:
+        value: The header: seconds, or a date of HTTP.
+        now: The server's date.
 
-    def take(self, events: list[str]) -> None:
-        """Read events that arrived together; raises ValueError for what is no JSON object."""
-        now_s = self.clock() - self.started_s
-        for data in events:
-            if data.strip() == DONE:
-                self.is_done = True
-                return
-            event = json.loads(data)
-            if not isinstance(event, dict):
-                raise ValueError(f"an event that is no object: {data[:80]}")
-            self._take_event(event, now_s)
-            if self.error is not None:
-                self.is_done = True
-                return
-
-    def close(self) -> None:
-        """Judge a stream that ended without ``[DONE]``: it is whole if it said why it ended."""
-        if not self.is_done and self.finish_reason is None:
-            self.error = "the stream ended before the answer did"
-
-    def record(self, call: Call, *, origin_s: float) -> RequestRecord:
-        """Return what is known of the request now."""
-        usage = self.usage or {}
-        tokens = _count(usage.get("completion_tokens"))
-        details = usage.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        error = self.error
-        if error is None and tokens is None and not self.texts:
-            error = "the answer has neither text nor usage"
-        return RequestRecord(
-            request_id=call.request_id,
-            prompt_id=call.prompt_id,
-            prompt_tokens=_count(usage.get("prompt_tokens")),
-            output_tokens=tokens,
-            token_source=TokenSource.NONE if tokens is None else TokenSource.USAGE,
-            finish_reason=self.finish_reason,
-            started_s=self.started_s - origin_s,
-            ttft_s=self.chunk_times_s[0] if self.chunk_times_s else None,
-            e2e_s=self.last_s if error is None else None,
-            chunk_times_s=tuple(self.chunk_times_s),
-            cached_tokens=_count(cached),
-            text="".join(self.texts),
-            error=error,
-        )
-
-    def _take_event(self, event: dict[str, Any], now_s: float) -> None:
-        if event.get("error") is not None:
-            self.error = _shorten(_error_message(json.dumps(event)))
-            return
-        self.last_s = now_s
-        if isinstance(event.get("usage"), dict):
-            # With continuous usage every chunk has one; the last is the whole answer's.
-            self.usage = event["usage"]
-        choices = event.get("choices") or []
-        if not isinstance(choices, list) or not all(isinstance(item, dict) for item in choices):
-            raise ValueError(f"choices that are no list of objects: {choices!r:.80}")
-        for choice in choices[:1]:
-            text = _text_of(choice)
-            if text:
-                self.chunk_times_s.append(now_s)
-                self.texts.append(text)
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-
-
-def _text_of(choice: Mapping[str, Any]) -> str:
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return str(choice.get("text") or "")
-    # vLLM renamed the first to the second over time, and some versions send both.
-    reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
-    text = f"{reasoning}{delta.get('content') or ''}"
-    if text:
-        return text
-    # A tool call is generated text too; without it ttft would be that of the call's end.
-    calls = delta.get("tool_calls")
-    return json.dumps(calls) if calls else ""
-
-
-def _count(value: object) -> int | None:
-    """Return a token count, or None for anything that cannot be one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    Returns:
+        Seconds, 0 for a date that is past; None for no header and for what is neither form.
+    """
+    if value is None:
         return None
-    return value
+    with suppress(ValueError):
+        seconds = float(value)
+        return seconds if math.isfinite(seconds) and seconds >= 0 else None
+    date = _date(value)
+    return None if date is None else max(0.0, (date - now).total_seconds())
 
 
-def _error_message(body: str) -> str:
-    """Return the message of an error body in any of the forms that engines and proxies use."""
+async def _read_error(response: aiohttp.ClientResponse, answer: Answer) -> None:
+    body = bytearray()
+    async for read in response.content.iter_any():
+        body += read
+        if len(body) > MAX_ERROR_BODY_BYTES:
+            break
+    message = error_message(body.decode(errors="replace"))
+    if response.status in NO_ROOM:
+        answer.retry_after_s = retry_after_s(
+            response.headers.get("Retry-After"), _server_date(response)
+        )
+        fault = RequestFault.REFUSED
+    else:
+        fault = RequestFault.HTTP
+    answer.fail(fault, f"HTTP {response.status}: {message}")
+
+
+def _server_date(response: aiohttp.ClientResponse) -> datetime:
+    """Return the server's own date, so that clocks that differ do not matter, or ours."""
+    return _date(response.headers.get("Date", "")) or datetime.now(UTC)
+
+
+def _date(value: str) -> datetime | None:
     try:
-        item = json.loads(body)
-    except ValueError:
-        return " ".join(body.split()) or "no body"
-    if isinstance(item, dict):
-        inner = item.get("error", item)
-        if isinstance(inner, dict):
-            return str(inner.get("message") or inner.get("detail") or body)
-        return str(inner)
-    return body
+        date = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."
+def _watch(response: aiohttp.ClientResponse) -> asyncio.Future[None] | None:
+    """Return what tells a reset of the connection from its close; the body's error does not."""
+    connection = response.connection
+    protocol = None if connection is None else connection.protocol
+    closed = None if protocol is None else protocol.closed
+    if closed is None:
+        return None
+    # Once for each connection; asyncio complains of an error that nobody reads.
+    closed.remove_done_callback(_hear)
+    closed.add_done_callback(_hear)
+    return closed
+
+
+def _hear(closed: asyncio.Future[None]) -> None:
+    if not closed.cancelled():
+        closed.exception()
+
+
+async def _await_end(content: aiohttp.StreamReader) -> None:
+    """Read to the end of a body whose answer is known; what goes wrong then does not matter."""
+    if content.at_eof():
+        return
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(END_GRACE_S):
+            while await content.readany():
+                pass

@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sse_server import SseServer, serving
+
+from orchestrator.fakes.openai import SseServer, serving
 
 
 @pytest.fixture

@@ -3,45 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sse_server import DONE, Act, Script, SseServer, chat, event, free_port, text, usage
 
-from orchestrator.core.types import RequestRecord, TokenSource
+from orchestrator.core.types import RequestFault, RequestRecord, TokenSource
+from orchestrator.errors import ConfigError
+from orchestrator.fakes.openai import (
+    DONE,
+    KEEP_ALIVE,
+    Act,
+    EngineSettings,
+    Part,
+    Script,
+    SseServer,
+    chat,
+    engine_server,
+    event,
+    free_port,
+    good,
+    one_fault,
+    refused,
+    serving,
+    split_bytes,
+    text,
+    tool_call,
+    usage,
+)
 from orchestrator.load.client import Call, Sampling, SseClient
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=20, seed=11, max_tokens=8, ignore_eos=True)
+CALL = Call(
+    request_id="r",
+    prompt_id="p",
+    prompt="def f():",
+    endpoint="completions",
+    model="m",
+    sampling=SAMPLING,
+)
+CHAT = replace(CALL, endpoint="chat")
 
 
-def ask(
+def ask_all(
     url: str,
+    calls: Sequence[Call],
     *,
-    endpoint: Any = "completions",
     timeout_s: float = 10.0,
+    stall_timeout_s: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
-) -> RequestRecord:
-    call = Call(
-        request_id="r",
-        prompt_id="p",
-        prompt="def f():",
-        endpoint=endpoint,
-        model="m",
-        sampling=SAMPLING,
-    )
+    arrived_s: float | None = None,
+) -> list[RequestRecord]:
+    """Make the calls at once, through one client."""
 
-    async def run() -> RequestRecord:
-        client = SseClient(url, timeout_s=timeout_s, clock=clock, origin_s=0.0)
+    async def run() -> list[RequestRecord]:
+        client = SseClient(
+            url, timeout_s=timeout_s, clock=clock, origin_s=0.0, stall_timeout_s=stall_timeout_s
+        )
         async with client:
-            return await client.complete(call)
+            return await asyncio.gather(*(client.complete(call, arrived_s) for call in calls))
 
     return asyncio.run(run())
 
 
-def answer(server: SseServer, *parts: bytes | Act, status: int = 200) -> None:
+def ask(url: str, call: Call = CALL, **options: Any) -> RequestRecord:
+    return ask_all(url, [call], **options)[0]
+
+
+def answer(server: SseServer, *parts: Part, status: int = 200) -> None:
     script = Script(status=status, parts=parts)
     server.behaviour = lambda _number, _body: script
 
@@ -54,7 +88,7 @@ def test_client_states_all_sampling_in_every_request(sse_server: SseServer) -> N
         "model": "m",
         "prompt": "def f():",
         "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": 20,
@@ -64,14 +98,14 @@ def test_client_states_all_sampling_in_every_request(sse_server: SseServer) -> N
         "max_tokens": 8,
         "ignore_eos": True,
     }
-    assert body.items() >= expected.items()
+    assert {key: body[key] for key in expected} == expected
     assert sse_server.paths == ["/v1/completions"]
 
 
 def test_client_chat_endpoint_sends_one_user_message(sse_server: SseServer) -> None:
     answer(sse_server, chat({"role": "assistant"}), chat({"content": "hi"}, "stop"), usage(2), DONE)
 
-    record = ask(sse_server.url + "/v1/", endpoint="chat")
+    record = ask(sse_server.url + "/v1/", CHAT)
 
     assert sse_server.paths == ["/v1/chat/completions"]
     assert sse_server.bodies[0]["messages"] == [{"role": "user", "content": "def f():"}]
@@ -113,7 +147,7 @@ def test_client_without_usage_leaves_the_tokens_unknown(sse_server: SseServer) -
     assert record.tpot_s is None
 
 
-@pytest.mark.parametrize("tokens", [-1, "12", None, True, 3.5])
+@pytest.mark.parametrize("tokens", [-1, "12", None, True, 3.5, float("nan"), 10**30, [1], {}])
 def test_client_usage_that_is_no_count_leaves_the_tokens_unknown(
     sse_server: SseServer, tokens: object
 ) -> None:
@@ -131,7 +165,7 @@ def test_client_cached_prompt_tokens_are_reported(sse_server: SseServer) -> None
 
 
 def test_client_keep_alive_comments_are_no_chunks(sse_server: SseServer) -> None:
-    ping = b": keep-alive\n\n"
+    ping = KEEP_ALIVE
     answer(sse_server, ping, ping, text("a"), ping, text("b", "stop"), ping, usage(2), DONE)
 
     record = ask(sse_server.url)
@@ -166,7 +200,7 @@ def test_client_last_event_without_blank_line_counts(sse_server: SseServer) -> N
 
 def test_client_characters_split_over_reads_stay_whole(sse_server: SseServer) -> None:
     whole = text("\u2603 caf\u00e9 \U0001f40d", "stop")
-    answer(sse_server, *(bytes([byte]) for byte in whole), usage(4), DONE)
+    answer(sse_server, *split_bytes([whole]), usage(4), DONE)
 
     assert ask(sse_server.url).text == "\u2603 caf\u00e9 \U0001f40d"
 
@@ -176,7 +210,7 @@ def test_client_reasoning_counts_as_content_for_ttft(sse_server: SseServer, key:
     parts = [chat({"role": "assistant", "content": ""}), chat({key: "hmm "}), chat({}, "length")]
     answer(sse_server, *parts, usage(64), DONE)
 
-    record = ask(sse_server.url, endpoint="chat")
+    record = ask(sse_server.url, CHAT)
 
     assert record.error is None
     assert record.ttft_s is not None
@@ -185,13 +219,14 @@ def test_client_reasoning_counts_as_content_for_ttft(sse_server: SseServer, key:
 
 
 def test_client_tool_call_counts_as_content_for_ttft(sse_server: SseServer) -> None:
-    call = {"index": 0, "function": {"name": "look", "arguments": "{}"}}
-    answer(sse_server, chat({"tool_calls": [call]}), chat({}, "tool_calls"), usage(3), DONE)
+    pieces = (tool_call("", "look"), tool_call("{}"))
+    answer(sse_server, *pieces, chat({}, "tool_calls"), usage(3), DONE)
 
-    record = ask(sse_server.url, endpoint="chat")
+    record = ask(sse_server.url, CHAT)
 
     assert record.ttft_s is not None
     assert record.finish_reason == "tool_calls"
+    assert len(record.chunk_times_s) == 2
 
 
 def test_client_early_stop_keeps_actual_tokens_and_reason(sse_server: SseServer) -> None:
@@ -222,6 +257,7 @@ def test_client_http_error_carries_the_message_of_its_body(
 
     record = ask(sse_server.url)
 
+    assert record.fault is RequestFault.REFUSED
     assert record.error is not None
     assert record.error.startswith("HTTP 503: ")
     assert message in record.error
@@ -242,6 +278,7 @@ def test_client_error_event_inside_a_stream_is_an_error(sse_server: SseServer) -
 
     record = ask(sse_server.url)
 
+    assert record.fault is RequestFault.BROKEN
     assert record.error == "EngineDeadError"
     assert record.ttft_s is not None
 
@@ -251,7 +288,7 @@ def test_client_reset_before_the_answer_is_recorded(sse_server: SseServer) -> No
 
     record = ask(sse_server.url)
 
-    assert record.error is not None
+    assert record.fault is RequestFault.CONNECTION
     assert record.ttft_s is None
 
 
@@ -260,25 +297,29 @@ def test_client_reset_in_the_answer_keeps_what_arrived(sse_server: SseServer) ->
 
     record = ask(sse_server.url)
 
-    assert record.error is not None
+    assert record.fault is RequestFault.CONNECTION
+    assert record.text == "a"
+    assert record.output_tokens == 1
     assert record.e2e_s is None
 
 
 def test_client_nobody_listens_is_recorded() -> None:
     record = ask(f"http://127.0.0.1:{free_port()}")
 
+    assert record.fault is RequestFault.CONNECTION
     assert record.error is not None
     assert "Connect" in record.error
 
 
 @pytest.mark.parametrize("parts", [(Act.HANG,), (text("a"), Act.HANG)])
 def test_client_hanging_answer_ends_at_the_timeout(
-    sse_server: SseServer, parts: tuple[bytes | Act, ...]
+    sse_server: SseServer, parts: tuple[Part, ...]
 ) -> None:
     answer(sse_server, *parts)
 
     record = ask(sse_server.url, timeout_s=0.3)
 
+    assert record.fault is RequestFault.STALLED
     assert record.error == "no complete answer within 0.3 s"
 
 
@@ -290,6 +331,9 @@ def test_client_hanging_answer_ends_at_the_timeout(
         b'data: {"choices": ["x"]}\n\n',
         b'data: {"choices": 3}\n\n',
         b"data: \xff\n\n",
+        b"data: " + b'{"a":' * 100_000 + b"\n\n",
+        b'data: {"choices": [{"text": ' + b"[" * 100_000 + b"\n\n",
+        b'data: {"usage": {"completion_tokens": ' + b"9" * 5000 + b"}}\n\n",
     ],
 )
 def test_client_broken_event_is_recorded(sse_server: SseServer, part: bytes) -> None:
@@ -297,8 +341,10 @@ def test_client_broken_event_is_recorded(sse_server: SseServer, part: bytes) -> 
 
     record = ask(sse_server.url)
 
+    assert record.fault is RequestFault.BROKEN
     assert record.error is not None
     assert record.error.startswith("broken event stream")
+    assert record.e2e_s is None
 
 
 def test_client_answer_of_nothing_is_an_error(sse_server: SseServer) -> None:
@@ -310,18 +356,383 @@ def test_client_answer_of_nothing_is_an_error(sse_server: SseServer) -> None:
 def test_client_empty_text_with_usage_is_a_success(sse_server: SseServer) -> None:
     answer(sse_server, chat({}, "stop"), usage(12), DONE)
 
-    record = ask(sse_server.url, endpoint="chat")
+    record = ask(sse_server.url, CHAT)
 
     assert (record.error, record.output_tokens, record.ttft_s) == (None, 12, None)
 
 
-def test_client_times_count_from_the_start_of_the_request(sse_server: SseServer) -> None:
+def test_client_times_count_from_the_moment_the_request_is_sent(sse_server: SseServer) -> None:
     ticks = itertools.count(100.0, 0.5)
     record = ask(sse_server.url, clock=lambda: next(ticks))
 
-    assert record.started_s == 100.0
+    assert record.started_s == 100.5, "read once before and once when it is handed to the socket"
     assert record.ttft_s is not None
     assert record.e2e_s is not None
     assert 0 < record.ttft_s <= record.e2e_s
     assert record.chunk_times_s == tuple(sorted(record.chunk_times_s))
     assert record.tpot_s == pytest.approx((record.e2e_s - record.ttft_s) / 7)
+
+
+def test_client_times_of_an_arrival_hold_the_wait_before_it_was_sent(sse_server: SseServer) -> None:
+    ticks = itertools.count(100.0, 0.5)
+    record = ask(sse_server.url, clock=lambda: next(ticks), arrived_s=90.0)
+
+    assert record.started_s == 90.0
+    assert record.ttft_s is not None
+    assert record.ttft_s > 10.0
+
+
+def test_client_connection_is_kept_for_the_next_request() -> None:
+    async def run(url: str) -> list[RequestRecord]:
+        client = SseClient(url, timeout_s=10.0, clock=time.monotonic, origin_s=0.0)
+        async with client:
+            return [await client.complete(CALL) for _ in range(3)]
+
+    with serving() as server:
+        records = asyncio.run(run(server.url))
+
+        assert [record.fault for record in records] == [None] * 3
+        assert server.num_connections == 1
+
+
+@pytest.mark.parametrize("call", [CALL, CHAT])
+def test_client_continuous_usage_gives_the_tokens_of_each_chunk(
+    sse_server: SseServer, call: Call
+) -> None:
+    record = ask(sse_server.url, call)
+
+    assert record.chunk_tokens == (3, 6, 8)
+    assert record.output_tokens == record.max_tokens == 8
+
+
+def test_client_tokens_without_text_are_a_chunk_once_text_has_begun(sse_server: SseServer) -> None:
+    def chunk(value: str, tokens: int, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "text": value, "finish_reason": finish}
+        return event({"choices": [choice], "usage": {"completion_tokens": tokens}})
+
+    parts = (chunk("", 1), chunk("a", 2), chunk("", 2), chunk("", 5), chunk("b", 5, "stop"))
+    answer(sse_server, *parts, usage(6), DONE)
+
+    assert ask(sse_server.url).chunk_tokens == (2, 5, 5, 6)
+
+
+@pytest.mark.parametrize("counts", [(3, 2), (None, 4), (0, 4), (2, None)])
+def test_client_counts_that_cannot_be_true_give_no_chunk_tokens(
+    sse_server: SseServer, counts: tuple[int | None, ...]
+) -> None:
+    chunks = [
+        event({"choices": [{"text": "x"}], "usage": {"completion_tokens": count}})
+        for count in counts
+    ]
+    answer(sse_server, *chunks, text("y", "stop"), usage(9), DONE)
+
+    record = ask(sse_server.url)
+
+    assert record.chunk_tokens is None
+    assert record.output_tokens == 9
+
+
+def test_client_token_ids_are_counted_when_there_is_no_usage(sse_server: SseServer) -> None:
+    chunks = [
+        event({"choices": [{"text": "x", "token_ids": ids, "finish_reason": finish}]})
+        for ids, finish in (([1, 2], None), ([3], None), ([4, 5, 6], "length"))
+    ]
+    answer(sse_server, *chunks, DONE)
+
+    record = ask(sse_server.url)
+
+    assert (record.output_tokens, record.token_source) == (6, TokenSource.SERVER)
+    assert record.chunk_tokens == (2, 3, 6)
+
+
+def test_client_timings_of_llama_cpp_are_counts(sse_server: SseServer) -> None:
+    timings = {"prompt_n": 5, "cache_n": 20, "predicted_n": 7}
+    last = {"choices": [{"text": "", "finish_reason": "stop"}], "timings": timings}
+    answer(sse_server, text("a"), event(last), DONE)
+
+    record = ask(sse_server.url)
+
+    assert (record.output_tokens, record.token_source) == (7, TokenSource.SERVER)
+    assert (record.prompt_tokens, record.cached_tokens) == (25, 20)
+
+
+def test_client_usage_is_better_than_other_counts(sse_server: SseServer) -> None:
+    timed = event({"choices": [], "timings": {"predicted_n": 7}})
+    answer(sse_server, text("a", "stop"), usage(8), timed, DONE)
+
+    record = ask(sse_server.url)
+
+    assert (record.output_tokens, record.token_source) == (8, TokenSource.USAGE)
+
+
+@pytest.mark.parametrize("counts", [[], "9", 3, None])
+def test_client_usage_that_is_no_object_is_ignored(sse_server: SseServer, counts: object) -> None:
+    answer(sse_server, text("a", "stop"), event({"choices": [], "usage": counts}), DONE)
+
+    record = ask(sse_server.url)
+
+    assert (record.fault, record.token_source) == (None, TokenSource.NONE)
+
+
+@pytest.mark.parametrize("parts", [(), (text("a"),), (text("a"), text("b"), text("c"))])
+def test_client_stream_that_stops_sending_is_stalled(
+    sse_server: SseServer, parts: tuple[bytes, ...]
+) -> None:
+    answer(sse_server, *parts, Act.HANG)
+
+    record = ask(sse_server.url, stall_timeout_s=0.3)
+
+    assert record.fault is RequestFault.STALLED
+    assert record.error == f"no byte for 0.3 s after {len(parts)} chunks"
+    assert record.e2e_s is None
+
+
+def test_client_failed_request_keeps_the_tokens_that_had_arrived(sse_server: SseServer) -> None:
+    chunks = [
+        event({"choices": [{"text": "x"}], "usage": {"completion_tokens": count}})
+        for count in (4, 9)
+    ]
+    answer(sse_server, *chunks, Act.HANG)
+
+    record = ask(sse_server.url, stall_timeout_s=0.3)
+
+    assert record.chunk_tokens == (4, 9)
+    assert record.output_tokens == 9
+    assert record.max_tokens == 8
+
+
+def test_client_body_that_is_closed_midway_is_broken(sse_server: SseServer) -> None:
+    answer(sse_server, text("a"), Act.CLOSE)
+
+    record = ask(sse_server.url)
+
+    assert record.fault is RequestFault.BROKEN
+    assert record.error is not None
+    assert record.error.startswith("the stream ended before the answer did")
+
+
+def test_client_close_after_done_does_not_matter(sse_server: SseServer) -> None:
+    answer(sse_server, text("a", "stop"), usage(1), DONE, Act.RESET)
+
+    assert ask(sse_server.url).fault is None
+
+
+def test_client_body_that_stays_open_after_done_is_not_waited_for(sse_server: SseServer) -> None:
+    answer(sse_server, text("a", "stop"), usage(1), DONE, Act.HANG)
+
+    assert ask(sse_server.url, timeout_s=5.0, stall_timeout_s=5.0).fault is None
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_client_answer_that_the_engine_gave_up_is_broken(
+    sse_server: SseServer, reason: str
+) -> None:
+    answer(sse_server, text("a", reason), usage(1), DONE)
+
+    record = ask(sse_server.url)
+
+    assert record.fault is RequestFault.BROKEN
+    assert record.finish_reason == reason
+
+
+def test_client_one_reset_among_sixteen_hurts_one(sse_server: SseServer) -> None:
+    sse_server.behaviour = one_fault(7, Script(parts=(text("a"), Act.RESET)))
+
+    records = ask_all(sse_server.url, [CALL] * 16)
+
+    assert sorted(str(record.fault) for record in records) == ["None"] * 15 + ["connection"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("7", 7.0),
+        ("1.5", 1.5),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("soon", None),
+        ("-3", None),
+        ("inf", None),
+        ("nan", None),
+    ],
+)
+def test_client_refusal_carries_what_the_server_asks_to_wait(
+    sse_server: SseServer, status: int, header: str | None, seconds: float | None
+) -> None:
+    sse_server.behaviour = lambda _number, _body: refused(status, retry_after=header)
+
+    record = ask(sse_server.url)
+
+    assert record.fault is RequestFault.REFUSED
+    assert record.retry_after_s == seconds
+
+
+def test_client_retry_after_date_counts_from_the_date_of_the_server(sse_server: SseServer) -> None:
+    headers = {
+        "Date": "Sun, 06 Nov 1994 08:49:37 GMT",
+        "Retry-After": "Sun, 06 Nov 1994 08:51:07 GMT",
+    }
+    sse_server.behaviour = lambda _number, _body: Script(status=503, headers=headers)
+
+    assert ask(sse_server.url).retry_after_s == 90.0
+
+
+def test_client_redirect_is_not_followed(sse_server: SseServer) -> None:
+    elsewhere = {"Location": sse_server.url + "/v1/chat/completions"}
+    sse_server.behaviour = lambda _number, _body: Script(status=307, headers=elsewhere)
+
+    record = ask(sse_server.url)
+
+    assert record.fault is RequestFault.HTTP
+    assert len(sse_server.bodies) == 1
+
+
+def test_client_strict_server_names_the_parameter_that_it_does_not_know() -> None:
+    with serving(engine_server(EngineSettings(is_strict=True))) as server:
+        record = ask(server.url)
+
+        assert record.fault is RequestFault.HTTP
+        assert record.error == "HTTP 400: Unrecognized request argument supplied: ignore_eos"
+
+
+def test_client_openai_dialect_satisfies_a_strict_server() -> None:
+    sampling = replace(SAMPLING, top_k=0, ignore_eos=False)
+    with serving(engine_server(EngineSettings(is_strict=True))) as server:
+        calls = [replace(call, dialect="openai", sampling=sampling) for call in (CALL, CHAT)]
+        records = ask_all(server.url, calls)
+
+        assert [record.output_tokens for record in records] == [8, 8]
+        assert [record.chunk_tokens for record in records] == [None, None]
+        assert server.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+def test_client_messages_and_extra_reach_the_server(sse_server: SseServer) -> None:
+    messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
+    extra = {"tools": [{"type": "function"}], "chat_template_kwargs": {"enable_thinking": False}}
+
+    ask(sse_server.url, replace(CHAT, messages=messages, extra=extra))
+
+    body = sse_server.bodies[0]
+    assert body["messages"] == list(messages)
+    assert {key: body[key] for key in extra} == extra
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"extra": {"temperature": 0.0}}, "extra.temperature"),
+        ({"extra": {"logit_bias": {}}}, "extra.logit_bias"),
+        (
+            {"extra": {"chat_template_kwargs": {"enable_thinking": "false"}}},
+            "extra.chat_template_kwargs.enable_thinking",
+        ),
+        (
+            {"extra": {"chat_template_kwargs": {"enable_thinking": 0}}},
+            "extra.chat_template_kwargs.enable_thinking",
+        ),
+        ({"extra": {"chat_template_kwargs": [1]}}, "extra.chat_template_kwargs"),
+        ({"endpoint": "completions", "extra": {"tools": []}}, "extra.tools"),
+        ({"endpoint": "completions", "messages": ({"role": "user"},)}, "messages"),
+        ({"dialect": "openai"}, "top_k"),
+        ({"dialect": "openai", "sampling": replace(SAMPLING, top_k=0)}, "ignore_eos"),
+        (
+            {
+                "dialect": "openai",
+                "sampling": replace(SAMPLING, top_k=0, ignore_eos=False),
+                "extra": {"chat_template_kwargs": {}},
+            },
+            "extra.chat_template_kwargs",
+        ),
+    ],
+)
+def test_call_of_parts_that_do_not_fit_is_refused(changes: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        replace(CHAT, **changes)
+
+    assert caught.value.where == where
+
+
+def test_client_address_without_scheme_is_refused() -> None:
+    with pytest.raises(ConfigError, match="localhost:8000"):
+        SseClient("localhost:8000", timeout_s=1.0, clock=time.monotonic, origin_s=0.0)
+
+
+def test_client_endless_line_is_broken_and_does_not_fill_the_memory(sse_server: SseServer) -> None:
+    answer(sse_server, *[b"data: " + b"x" * (1 << 20)] * 12, Act.HANG)
+
+    record = ask(sse_server.url)
+
+    assert record.fault is RequestFault.BROKEN
+    assert record.error is not None
+    assert "a line of more than" in record.error
+
+
+def test_client_endless_error_body_is_cut(sse_server: SseServer) -> None:
+    answer(sse_server, *[b"x" * (1 << 20)] * 4, Act.HANG, status=500)
+
+    assert ask(sse_server.url).fault is RequestFault.HTTP
+
+
+def test_client_compressed_answer_is_read(sse_server: SseServer) -> None:
+    data = gzip.compress(text("a", "stop") + usage(3) + DONE)
+    script = Script(parts=(data,), headers={"Content-Encoding": "gzip"})
+    sse_server.behaviour = lambda _number, _body: script
+
+    assert ask(sse_server.url).output_tokens == 3
+    assert sse_server.headers[0]["Accept-Encoding"] == "identity"
+
+
+def test_client_answer_that_only_claims_to_be_compressed_is_broken(sse_server: SseServer) -> None:
+    script = Script(parts=(text("a", "stop"), DONE), headers={"Content-Encoding": "gzip"})
+    sse_server.behaviour = lambda _number, _body: script
+
+    assert ask(sse_server.url).fault is RequestFault.BROKEN
+
+
+def test_client_answer_that_is_not_streamed_is_broken(sse_server: SseServer) -> None:
+    body = json.dumps({"choices": [{"text": "a"}]}).encode()
+    script = Script(parts=(body,), content_type="application/json")
+    sse_server.behaviour = lambda _number, _body: script
+
+    record = ask(sse_server.url)
+
+    assert record.fault is RequestFault.BROKEN
+    assert record.error == "no event in an answer of application/json"
+
+
+def test_client_character_parted_over_two_chunks_is_one(sse_server: SseServer) -> None:
+    parts = [b'data: {"choices": [{"text": "\\ud83d"}]}\n\n', event({"choices": []})]
+    parts.append(b'data: {"choices": [{"text": "\\udc0d", "finish_reason": "stop"}]}\n\n')
+    answer(sse_server, *parts, usage(1), DONE)
+
+    assert ask(sse_server.url).text == "\U0001f40d"
+
+
+def test_client_half_a_character_is_replaced(sse_server: SseServer) -> None:
+    half = b'data: {"choices": [{"text": "a\\ud83d", "finish_reason": "stop"}]}\n\n'
+    answer(sse_server, half, DONE)
+
+    assert ask(sse_server.url).text.encode() == "a\ufffd".encode()
+
+
+def test_client_environment_proxies_are_not_used(
+    sse_server: SseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+
+    assert ask(sse_server.url).fault is None
+
+
+def test_client_cookies_are_not_sent_back(sse_server: SseServer) -> None:
+    async def run() -> None:
+        client = SseClient(sse_server.url, timeout_s=10.0, clock=time.monotonic, origin_s=0.0)
+        async with client:
+            for _ in range(2):
+                await client.complete(CALL)
+
+    sse_server.behaviour = lambda _number, body: replace(good(body), headers={"Set-Cookie": "a=b"})
+    asyncio.run(run())
+
+    assert all("Cookie" not in headers for headers in sse_server.headers)

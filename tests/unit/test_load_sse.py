@@ -6,17 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.load.sse import SseDecoder
+from orchestrator.load.sse import MAX_EVENT_BYTES, SseDecoder
 
 STREAM = (
-    ": keep-alive\n\n"
+    "\ufeff: keep-alive\n\n"
     'data: {"text": "na\u00efve \u2603"}\n\n'
     "event: message\r\nid: 7\r\ndata: two\r\ndata: lines\r\n\r\n"
     "\n\n"
     "data:no space\n\n"
+    "data: cr\rdata: only\r\r: ping\r\r"
+    "data: mixed\r\ndata\ndata: ends\r\r\n"
+    "data:  two spaces\n\n"
     "data: [DONE]\n\n"
 ).encode()
-EVENTS = ['{"text": "na\u00efve \u2603"}', "two\nlines", "no space", "[DONE]"]
+EVENTS = [
+    '{"text": "na\u00efve \u2603"}',
+    "two\nlines",
+    "no space",
+    "cr\nonly",
+    "mixed\n\nends",
+    " two spaces",
+    "[DONE]",
+]
 
 
 def decode(reads: list[bytes]) -> list[str]:
@@ -43,6 +54,50 @@ def test_decoder_event_without_last_blank_line_counts() -> None:
 
 def test_decoder_comments_only_give_no_event() -> None:
     assert decode([b": ping\n\n: ping\n\n"]) == []
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_decoder_any_line_end_split_anywhere_is_one_end(end: bytes) -> None:
+    stream = b"data: a" + end + b"data: b" + end + end + b"data: c" + end + end
+
+    for cut in range(len(stream) + 1):
+        assert decode([stream[:cut], stream[cut:]]) == ["a\nb", "c"]
+
+
+def test_decoder_fields_that_only_look_like_data_are_dropped() -> None:
+    assert decode([b"database: 1\n\ndat: 2\n\nretry: 3\nid: 4\n\n"]) == []
+
+
+def test_decoder_line_separators_of_unicode_end_no_line() -> None:
+    assert decode(["data: a\u2028b\u0085c\x0bd\n\n".encode()]) == ["a\u2028b\u0085c\x0bd"]
+
+
+def test_decoder_line_without_end_is_refused_before_it_fills_the_memory() -> None:
+    decoder = SseDecoder()
+    read = b"x" * (1 << 20)
+
+    def feed() -> None:
+        for _ in range(2 * MAX_EVENT_BYTES // len(read)):
+            decoder.feed(read)
+
+    with pytest.raises(ValueError, match="a line of more than"):
+        feed()
+
+
+def test_decoder_event_without_end_is_refused_before_it_fills_the_memory() -> None:
+    decoder = SseDecoder()
+    read = b"data: " + b"x" * (1 << 20) + b"\n"
+
+    def feed() -> None:
+        for _ in range(2 * MAX_EVENT_BYTES // len(read)):
+            decoder.feed(read)
+
+    with pytest.raises(ValueError, match="an event of more than"):
+        feed()
+
+
+def test_decoder_many_events_in_one_read_all_count() -> None:
+    assert len(decode([b"data: x\n\n" * 100_000])) == 100_000
 
 
 def test_decoder_broken_utf8_raises() -> None:

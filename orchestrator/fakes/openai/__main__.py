@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from orchestrator.fakes.openai.engine import EngineSettings
-from orchestrator.fakes.openai.server import SseServer, Truth, engine_server, start, truth_line
+from orchestrator.fakes.openai.server import SseServer, Truth, engine_server, listening, truth_line
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -47,17 +47,14 @@ def _writer(file: TextIO) -> Callable[[Truth], None]:
 
 
 async def _serve(server: SseServer, port: int) -> None:
-    runner = await start(server, port)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    sys.stdout.write(f"listening on {server.url}\n")
-    sys.stdout.flush()
-    try:
+    async with listening(server, port):
+        sys.stdout.write(f"listening on {server.url}\n")
+        sys.stdout.flush()
         await ended.wait()
-    finally:
-        await runner.cleanup()
 
 
 def _parser() -> argparse.ArgumentParser:

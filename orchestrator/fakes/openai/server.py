@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
+import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from orchestrator.fakes.openai.engine import Engine, EngineSettings
 from orchestrator.fakes.openai.script import Act, Behaviour, Chunk, Script, good
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 20.0
+MAX_BODY_BYTES = 256 << 20
+"""Longest request; aiohttp's own limit is shorter than a long context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,20 @@ class Truth:
     """[num_chunks] just before each chunk with tokens was handed to the socket."""
     output_tokens: int
     prompt_tokens: int
+
+
+class _Stamped(RequestHandler):
+    """A connection that notes when bytes arrive.
+
+    Handlers start one after the other; of many requests that arrive together the last would
+    otherwise seem to have arrived when its handler's turn came, milliseconds later.
+    """
+
+    __slots__ = ("received_s",)
+
+    def data_received(self, data: bytes) -> None:
+        self.received_s = time.monotonic()
+        super().data_received(data)
 
 
 @dataclass(slots=True)
@@ -49,12 +70,15 @@ class SseServer:
     in_flight: int = 0
     most_in_flight: int = 0
     num_requests: int = 0
+    num_connections: int = 0
     _room: asyncio.Semaphore | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request as the behaviour says."""
-        received_s = asyncio.get_running_loop().time()
         body = await request.json()
+        # The last bytes of the request; one that is answered is the only one of its connection.
+        protocol = request.protocol
+        received_s = protocol.received_s if isinstance(protocol, _Stamped) else time.monotonic()
         number = self.num_requests
         self.num_requests += 1
         if self.keeps_requests:
@@ -131,7 +155,6 @@ class SseServer:
         received_s: float,
         sent_s: list[float],
     ) -> None:
-        loop = asyncio.get_running_loop()
         if script.status == 200:
             self.engine.start(script)
         for part in script.parts:
@@ -144,11 +167,11 @@ class SseServer:
                 await asyncio.sleep(0)
                 continue
             # Every moment counts from the arrival, so that a late one delays no other.
-            wait_s = 0.0 if part.at_s is None else received_s + part.at_s - loop.time()
+            wait_s = 0.0 if part.at_s is None else received_s + part.at_s - time.monotonic()
             await asyncio.sleep(max(0.0, wait_s))
             if part.tokens:
                 self.engine.generate(part.tokens, is_first=not sent_s)
-                sent_s.append(loop.time())
+                sent_s.append(time.monotonic())
             await response.write(part.data)
         await response.write_eof()
 
@@ -172,6 +195,9 @@ async def _act(act: Act, request: web.Request) -> None:
     if act is Act.HANG:
         await asyncio.Event().wait()
     elif transport is not None and act is Act.RESET:
+        # To close without lingering is what makes the kernel send a reset.
+        connection: socket.socket = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
     elif transport is not None:
         transport.close()
@@ -183,9 +209,10 @@ def engine_server(settings: EngineSettings | None = None) -> SseServer:
     return SseServer(engine=engine, behaviour=lambda _number, body: engine.answer(body))
 
 
-async def start(server: SseServer, port: int = 0) -> web.AppRunner:
+@asynccontextmanager
+async def listening(server: SseServer, port: int = 0) -> AsyncIterator[None]:
     """Listen on loopback and set the server's ``url``; port 0 takes any that is free."""
-    app = web.Application(client_max_size=1 << 28)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_post("/v1/completions", server.handle)
     app.router.add_post("/v1/chat/completions", server.handle)
     app.router.add_get("/v1/models", server.models)
@@ -194,25 +221,36 @@ async def start(server: SseServer, port: int = 0) -> web.AppRunner:
     # Like an engine, it gives a request up when its client is gone.
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, HOST, port, backlog=1024).start()
-    server.url = f"http://{HOST}:{runner.addresses[0][1]}"
-    return runner
+    manager = runner.server
+    assert manager is not None
+    loop = asyncio.get_running_loop()
+    silent = logging.Logger("access", logging.CRITICAL)
+
+    def connect() -> _Stamped:
+        server.num_connections += 1
+        return _Stamped(manager, loop=loop, access_log=silent)
+
+    listener = await loop.create_server(connect, HOST, port, backlog=1024)
+    server.url = f"http://{HOST}:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield
+    finally:
+        listener.close()
+        await runner.cleanup()
 
 
 @contextmanager
 def serving(server: SseServer | None = None) -> Iterator[SseServer]:
     """Run a server in a thread of its own until the block ends."""
     server = server or SseServer()
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-    thread = threading.Thread(target=_run_loop, args=(loop, server, ready), daemon=True)
+    started: Future[Callable[[], object]] = Future()
+    thread = threading.Thread(target=_serve, args=(server, started), daemon=True)
     thread.start()
+    end = started.result(START_TIMEOUT_S)
     try:
-        if not ready.wait(START_TIMEOUT_S):
-            raise OSError("the fake server did not start")
         yield server
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        end()
         thread.join(START_TIMEOUT_S)
 
 
@@ -236,10 +274,14 @@ def truth_line(truth: Truth) -> str:
     return json.dumps(fields) + "\n"
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, server: SseServer, ready: threading.Event) -> None:
-    asyncio.set_event_loop(loop)
-    runner = loop.run_until_complete(start(server))
-    ready.set()
-    loop.run_forever()
-    loop.run_until_complete(runner.cleanup())
-    loop.close()
+def _serve(server: SseServer, started: Future[Callable[[], object]]) -> None:
+    async def run() -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        async with listening(server):
+            started.set_result(lambda: loop.call_soon_threadsafe(ended.set))
+            await ended.wait()
+
+    try:
+        asyncio.run(run())
+    except OSError as error:
+        started.set_exception(error)
