@@ -27,6 +27,7 @@ def main(argv: list[str] | None = None) -> None:
             tokens_per_chunk=options.tokens_per_chunk,
             num_speculative_tokens=options.num_speculative_tokens,
             models=tuple(options.model),
+            max_model_len=options.max_model_len,
         )
     )
     server.keeps_requests = False
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "--num-speculative-tokens", type=int, default=0, help="publish counters of this depth"
     )
     parser.add_argument("--model", action="append", default=[], help="serve this name only")
+    parser.add_argument("--max-model-len", type=int, help="refuse longer requests")
     parser.add_argument("--truth", type=Path, help="append a JSON line for each request")
     return parser
 

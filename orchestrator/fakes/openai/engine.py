@@ -20,6 +20,10 @@ def _split(names: str) -> tuple[str, ...]:
 DEFAULT_MAX_TOKENS = 16
 """What OpenAI's and vLLM's completions generate when a request does not say."""
 
+FIRST_START_S = 1.7e9
+RESTART_S = 60.0
+"""When the engine started, Unix time, and how much later it does when it starts again."""
+
 OPENAI_KEYS = _split(
     "model messages prompt stream stream_options temperature top_p seed max_tokens"
     " max_completion_tokens n stop presence_penalty frequency_penalty logit_bias logprobs"
@@ -93,6 +97,12 @@ class Engine:
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.settings = settings or EngineSettings()
         self.counters = Counters(accepted_per_pos=[0] * self.settings.num_speculative_tokens)
+        self.created_s = FIRST_START_S
+
+    def restart(self) -> None:
+        """Start all counters anew, as a process that died and lives again does."""
+        self.counters = Counters(accepted_per_pos=[0] * self.settings.num_speculative_tokens)
+        self.created_s += RESTART_S
 
     def answer(self, body: Mapping[str, Any]) -> Script:
         """Return the answer to a request, an HTTP error included."""
@@ -168,12 +178,15 @@ class Engine:
                 "spec_decode_num_draft_tokens": counters.num_draft_tokens,
                 "spec_decode_num_accepted_tokens": sum(counters.accepted_per_pos),
             }
-        lines = [line for name, value in totals.items() for line in _counter(name, labels, value)]
+        start = "process_start_time_seconds"
+        lines = [f"# TYPE {start} gauge", f"{start} {self.created_s}"]
+        for total, value in totals.items():
+            lines += _counter(f"vllm:{total}", labels, value, created_s=self.created_s)
         if self.settings.num_speculative_tokens:
             name = "vllm:spec_decode_num_accepted_tokens_per_pos"
             lines.append(f"# TYPE {name} counter")
-            for position, value in enumerate(counters.accepted_per_pos):
-                lines.append(f'{name}_total{{{labels},position="{position}"}} {float(value)}')
+            for position, count in enumerate(counters.accepted_per_pos):
+                lines.append(f'{name}_total{{{labels},position="{position}"}} {float(count)}')
         gauges: dict[str, float] = {
             "num_requests_running": float(counters.running),
             "num_requests_waiting": float(counters.waiting),
@@ -295,11 +308,10 @@ def _whole(ask: _Ask) -> Script:
     )
 
 
-def _counter(name: str, labels: str, value: float) -> list[str]:
-    full = f"vllm:{name}"
+def _counter(name: str, labels: str, value: float, *, created_s: float) -> list[str]:
     return [
-        f"# TYPE {full} counter",
-        f"{full}_total{{{labels}}} {float(value)}",
-        f"# TYPE {full}_created gauge",
-        f"{full}_created{{{labels}}} 1.7e+09",
+        f"# TYPE {name} counter",
+        f"{name}_total{{{labels}}} {float(value)}",
+        f"# TYPE {name}_created gauge",
+        f"{name}_created{{{labels}}} {created_s}",
     ]
