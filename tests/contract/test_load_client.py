@@ -1,83 +1,32 @@
-"""The SSE client against servers that misbehave, one way a test."""
+"""The SSE client against servers that are odd, but whole."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import itertools
-import json
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from client_calls import CALL, CHAT, answer, ask
 
-from orchestrator.core.types import RequestFault, RequestRecord, TokenSource
+from orchestrator.core.types import RequestRecord, TokenSource
 from orchestrator.errors import ConfigError
 from orchestrator.fakes.openai import (
     DONE,
     KEEP_ALIVE,
-    Act,
-    EngineSettings,
-    Part,
-    Script,
     SseServer,
     chat,
-    engine_server,
     event,
     free_port,
     good,
-    one_fault,
-    refused,
     serving,
     split_bytes,
     text,
     tool_call,
     usage,
 )
-from orchestrator.load.client import Call, Sampling, SseClient
-
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=20, seed=11, max_tokens=8, ignore_eos=True)
-CALL = Call(
-    request_id="r",
-    prompt_id="p",
-    prompt="def f():",
-    endpoint="completions",
-    model="m",
-    sampling=SAMPLING,
-)
-CHAT = replace(CALL, endpoint="chat")
-
-
-def ask_all(
-    url: str,
-    calls: Sequence[Call],
-    *,
-    timeout_s: float = 10.0,
-    stall_timeout_s: float = 10.0,
-    clock: Callable[[], float] = time.monotonic,
-    arrived_s: float | None = None,
-) -> list[RequestRecord]:
-    """Make the calls at once, through one client."""
-
-    async def run() -> list[RequestRecord]:
-        client = SseClient(
-            url, timeout_s=timeout_s, clock=clock, origin_s=0.0, stall_timeout_s=stall_timeout_s
-        )
-        async with client:
-            return await asyncio.gather(*(client.complete(call, arrived_s) for call in calls))
-
-    return asyncio.run(run())
-
-
-def ask(url: str, call: Call = CALL, **options: Any) -> RequestRecord:
-    return ask_all(url, [call], **options)[0]
-
-
-def answer(server: SseServer, *parts: Part, status: int = 200) -> None:
-    script = Script(status=status, parts=parts)
-    server.behaviour = lambda _number, _body: script
+from orchestrator.load.client import Call, SseClient
 
 
 def test_client_states_all_sampling_in_every_request(sse_server: SseServer) -> None:
@@ -237,122 +186,6 @@ def test_client_early_stop_keeps_actual_tokens_and_reason(sse_server: SseServer)
     assert (record.output_tokens, record.finish_reason) == (3, "stop")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b'{"error": {"message": "max_tokens too large", "code": 400}}', "max_tokens too large"),
-        (b'{"object": "error", "message": "no such model"}', "no such model"),
-        (b'{"detail": "Not Found"}', "Not Found"),
-        (b'{"error": "busy"}', "busy"),
-        (b"<html>Bad Gateway</html>", "Bad Gateway"),
-        (b"", "no body"),
-        (b"\xff\xfe", "HTTP 503"),
-        (b"[1]", "[1]"),
-    ],
-)
-def test_client_http_error_carries_the_message_of_its_body(
-    sse_server: SseServer, body: bytes, message: str
-) -> None:
-    answer(sse_server, body, status=503)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.REFUSED
-    assert record.error is not None
-    assert record.error.startswith("HTTP 503: ")
-    assert message in record.error
-    assert record.e2e_s is None
-
-
-def test_client_long_error_is_shortened(sse_server: SseServer) -> None:
-    answer(sse_server, b"x" * 50_000, status=500)
-
-    error = ask(sse_server.url).error
-
-    assert error is not None
-    assert len(error) <= 500
-
-
-def test_client_error_event_inside_a_stream_is_an_error(sse_server: SseServer) -> None:
-    answer(sse_server, text("a"), event({"error": {"message": "EngineDeadError"}}), DONE)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.BROKEN
-    assert record.error == "EngineDeadError"
-    assert record.ttft_s is not None
-
-
-def test_client_reset_before_the_answer_is_recorded(sse_server: SseServer) -> None:
-    answer(sse_server, Act.RESET)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.CONNECTION
-    assert record.ttft_s is None
-
-
-def test_client_reset_in_the_answer_keeps_what_arrived(sse_server: SseServer) -> None:
-    answer(sse_server, text("a"), usage(1), Act.RESET)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.CONNECTION
-    assert record.text == "a"
-    assert record.output_tokens == 1
-    assert record.e2e_s is None
-
-
-def test_client_nobody_listens_is_recorded() -> None:
-    record = ask(f"http://127.0.0.1:{free_port()}")
-
-    assert record.fault is RequestFault.CONNECTION
-    assert record.error is not None
-    assert "Connect" in record.error
-
-
-@pytest.mark.parametrize("parts", [(Act.HANG,), (text("a"), Act.HANG)])
-def test_client_hanging_answer_ends_at_the_timeout(
-    sse_server: SseServer, parts: tuple[Part, ...]
-) -> None:
-    answer(sse_server, *parts)
-
-    record = ask(sse_server.url, timeout_s=0.3)
-
-    assert record.fault is RequestFault.STALLED
-    assert record.error == "no complete answer within 0.3 s"
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        b"data: {oops\n\n",
-        b"data: [1, 2]\n\n",
-        b'data: {"choices": ["x"]}\n\n',
-        b'data: {"choices": 3}\n\n',
-        b"data: \xff\n\n",
-        b"data: " + b'{"a":' * 100_000 + b"\n\n",
-        b'data: {"choices": [{"text": ' + b"[" * 100_000 + b"\n\n",
-        b'data: {"usage": {"completion_tokens": ' + b"9" * 5000 + b"}}\n\n",
-    ],
-)
-def test_client_broken_event_is_recorded(sse_server: SseServer, part: bytes) -> None:
-    answer(sse_server, text("a"), part, DONE)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.BROKEN
-    assert record.error is not None
-    assert record.error.startswith("broken event stream")
-    assert record.e2e_s is None
-
-
-def test_client_answer_of_nothing_is_an_error(sse_server: SseServer) -> None:
-    answer(sse_server, DONE)
-
-    assert ask(sse_server.url).error == "the answer has neither text nor usage"
-
-
 def test_client_empty_text_with_usage_is_a_success(sse_server: SseServer) -> None:
     answer(sse_server, chat({}, "stop"), usage(12), DONE)
 
@@ -474,139 +307,6 @@ def test_client_usage_that_is_no_object_is_ignored(sse_server: SseServer, counts
     assert (record.fault, record.token_source) == (None, TokenSource.NONE)
 
 
-@pytest.mark.parametrize("parts", [(), (text("a"),), (text("a"), text("b"), text("c"))])
-def test_client_stream_that_stops_sending_is_stalled(
-    sse_server: SseServer, parts: tuple[bytes, ...]
-) -> None:
-    answer(sse_server, *parts, Act.HANG)
-
-    record = ask(sse_server.url, stall_timeout_s=0.3)
-
-    assert record.fault is RequestFault.STALLED
-    assert record.error == f"no byte for 0.3 s after {len(parts)} chunks"
-    assert record.e2e_s is None
-
-
-def test_client_failed_request_keeps_the_tokens_that_had_arrived(sse_server: SseServer) -> None:
-    chunks = [
-        event({"choices": [{"text": "x"}], "usage": {"completion_tokens": count}})
-        for count in (4, 9)
-    ]
-    answer(sse_server, *chunks, Act.HANG)
-
-    record = ask(sse_server.url, stall_timeout_s=0.3)
-
-    assert record.chunk_tokens == (4, 9)
-    assert record.output_tokens == 9
-    assert record.max_tokens == 8
-
-
-def test_client_body_that_is_closed_midway_is_broken(sse_server: SseServer) -> None:
-    answer(sse_server, text("a"), Act.CLOSE)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.BROKEN
-    assert record.error is not None
-    assert record.error.startswith("the stream ended before the answer did")
-
-
-def test_client_close_after_done_does_not_matter(sse_server: SseServer) -> None:
-    answer(sse_server, text("a", "stop"), usage(1), DONE, Act.RESET)
-
-    assert ask(sse_server.url).fault is None
-
-
-def test_client_body_that_stays_open_after_done_is_not_waited_for(sse_server: SseServer) -> None:
-    answer(sse_server, text("a", "stop"), usage(1), DONE, Act.HANG)
-
-    assert ask(sse_server.url, timeout_s=5.0, stall_timeout_s=5.0).fault is None
-
-
-@pytest.mark.parametrize("reason", ["abort", "error"])
-def test_client_answer_that_the_engine_gave_up_is_broken(
-    sse_server: SseServer, reason: str
-) -> None:
-    answer(sse_server, text("a", reason), usage(1), DONE)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.BROKEN
-    assert record.finish_reason == reason
-
-
-def test_client_one_reset_among_sixteen_hurts_one(sse_server: SseServer) -> None:
-    sse_server.behaviour = one_fault(7, Script(parts=(text("a"), Act.RESET)))
-
-    records = ask_all(sse_server.url, [CALL] * 16)
-
-    assert sorted(str(record.fault) for record in records) == ["None"] * 15 + ["connection"]
-
-
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        (None, None),
-        ("7", 7.0),
-        ("1.5", 1.5),
-        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
-        ("soon", None),
-        ("-3", None),
-        ("inf", None),
-        ("nan", None),
-    ],
-)
-def test_client_refusal_carries_what_the_server_asks_to_wait(
-    sse_server: SseServer, status: int, header: str | None, seconds: float | None
-) -> None:
-    sse_server.behaviour = lambda _number, _body: refused(status, retry_after=header)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.REFUSED
-    assert record.retry_after_s == seconds
-
-
-def test_client_retry_after_date_counts_from_the_date_of_the_server(sse_server: SseServer) -> None:
-    headers = {
-        "Date": "Sun, 06 Nov 1994 08:49:37 GMT",
-        "Retry-After": "Sun, 06 Nov 1994 08:51:07 GMT",
-    }
-    sse_server.behaviour = lambda _number, _body: Script(status=503, headers=headers)
-
-    assert ask(sse_server.url).retry_after_s == 90.0
-
-
-def test_client_redirect_is_not_followed(sse_server: SseServer) -> None:
-    elsewhere = {"Location": sse_server.url + "/v1/chat/completions"}
-    sse_server.behaviour = lambda _number, _body: Script(status=307, headers=elsewhere)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.HTTP
-    assert len(sse_server.bodies) == 1
-
-
-def test_client_strict_server_names_the_parameter_that_it_does_not_know() -> None:
-    with serving(engine_server(EngineSettings(is_strict=True))) as server:
-        record = ask(server.url)
-
-        assert record.fault is RequestFault.HTTP
-        assert record.error == "HTTP 400: Unrecognized request argument supplied: ignore_eos"
-
-
-def test_client_openai_dialect_satisfies_a_strict_server() -> None:
-    sampling = replace(SAMPLING, top_k=0, ignore_eos=False)
-    with serving(engine_server(EngineSettings(is_strict=True))) as server:
-        calls = [replace(call, dialect="openai", sampling=sampling) for call in (CALL, CHAT)]
-        records = ask_all(server.url, calls)
-
-        assert [record.output_tokens for record in records] == [8, 8]
-        assert [record.chunk_tokens for record in records] == [None, None]
-        assert server.bodies[0]["stream_options"] == {"include_usage": True}
-
-
 def test_client_messages_and_extra_reach_the_server(sse_server: SseServer) -> None:
     messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
     extra = {"tools": [{"type": "function"}], "chat_template_kwargs": {"enable_thinking": False}}
@@ -618,87 +318,9 @@ def test_client_messages_and_extra_reach_the_server(sse_server: SseServer) -> No
     assert {key: body[key] for key in extra} == extra
 
 
-@pytest.mark.parametrize(
-    ("changes", "where"),
-    [
-        ({"extra": {"temperature": 0.0}}, "extra.temperature"),
-        ({"extra": {"logit_bias": {}}}, "extra.logit_bias"),
-        (
-            {"extra": {"chat_template_kwargs": {"enable_thinking": "false"}}},
-            "extra.chat_template_kwargs.enable_thinking",
-        ),
-        (
-            {"extra": {"chat_template_kwargs": {"enable_thinking": 0}}},
-            "extra.chat_template_kwargs.enable_thinking",
-        ),
-        ({"extra": {"chat_template_kwargs": [1]}}, "extra.chat_template_kwargs"),
-        ({"endpoint": "completions", "extra": {"tools": []}}, "extra.tools"),
-        ({"endpoint": "completions", "messages": ({"role": "user"},)}, "messages"),
-        ({"dialect": "openai"}, "top_k"),
-        ({"dialect": "openai", "sampling": replace(SAMPLING, top_k=0)}, "ignore_eos"),
-        (
-            {
-                "dialect": "openai",
-                "sampling": replace(SAMPLING, top_k=0, ignore_eos=False),
-                "extra": {"chat_template_kwargs": {}},
-            },
-            "extra.chat_template_kwargs",
-        ),
-    ],
-)
-def test_call_of_parts_that_do_not_fit_is_refused(changes: dict[str, Any], where: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        replace(CHAT, **changes)
-
-    assert caught.value.where == where
-
-
 def test_client_address_without_scheme_is_refused() -> None:
     with pytest.raises(ConfigError, match="localhost:8000"):
         SseClient("localhost:8000", timeout_s=1.0, clock=time.monotonic, origin_s=0.0)
-
-
-def test_client_endless_line_is_broken_and_does_not_fill_the_memory(sse_server: SseServer) -> None:
-    answer(sse_server, *[b"data: " + b"x" * (1 << 20)] * 12, Act.HANG)
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.BROKEN
-    assert record.error is not None
-    assert "a line of more than" in record.error
-
-
-def test_client_endless_error_body_is_cut(sse_server: SseServer) -> None:
-    answer(sse_server, *[b"x" * (1 << 20)] * 4, Act.HANG, status=500)
-
-    assert ask(sse_server.url).fault is RequestFault.HTTP
-
-
-def test_client_compressed_answer_is_read(sse_server: SseServer) -> None:
-    data = gzip.compress(text("a", "stop") + usage(3) + DONE)
-    script = Script(parts=(data,), headers={"Content-Encoding": "gzip"})
-    sse_server.behaviour = lambda _number, _body: script
-
-    assert ask(sse_server.url).output_tokens == 3
-    assert sse_server.headers[0]["Accept-Encoding"] == "identity"
-
-
-def test_client_answer_that_only_claims_to_be_compressed_is_broken(sse_server: SseServer) -> None:
-    script = Script(parts=(text("a", "stop"), DONE), headers={"Content-Encoding": "gzip"})
-    sse_server.behaviour = lambda _number, _body: script
-
-    assert ask(sse_server.url).fault is RequestFault.BROKEN
-
-
-def test_client_answer_that_is_not_streamed_is_broken(sse_server: SseServer) -> None:
-    body = json.dumps({"choices": [{"text": "a"}]}).encode()
-    script = Script(parts=(body,), content_type="application/json")
-    sse_server.behaviour = lambda _number, _body: script
-
-    record = ask(sse_server.url)
-
-    assert record.fault is RequestFault.BROKEN
-    assert record.error == "no event in an answer of application/json"
 
 
 def test_client_character_parted_over_two_chunks_is_one(sse_server: SseServer) -> None:
