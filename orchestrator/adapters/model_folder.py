@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.adapters.content_digest import ContentDigests
+from orchestrator.core.fingerprint import ModelDigests
+from orchestrator.core.identity import digest
 from orchestrator.core.space import DraftFacts
 from orchestrator.errors import ConfigError
 
-_EDGE_BYTES = 1 << 20
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
+_TOKENIZER_FILES = (
+    *(*_TOKENIZERS, "merges.txt", "vocab.txt", "spiece.model"),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
+_DOCUMENTS = frozenset({".md", ".rst", ".html", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg"})
+_NOTES = frozenset({"README", "NOTICE", "COPYING", "USE_POLICY", "SHA256SUMS"})
 
 
 def read_config(path: Path, where: str) -> Mapping[str, Any]:
@@ -89,21 +96,133 @@ def draft_facts(path: Path, where: str) -> DraftFacts:
     )
 
 
-def folder_digest(path: Path) -> str:
-    """Return 16 hex digits that identify a model: names, sizes and both ends of every file.
+def folder_digest(path: Path, digests: ContentDigests | None = None) -> str:
+    """Return 16 hex digits that identify a model by the names and whole contents of its files.
 
-    Weights of tens of gigabytes are not read whole; a changed checkpoint changes its ends
-    (safetensors keeps its header first), its sizes or its configuration.
+    Neither the folder's path nor any time enters, and links are followed: a snapshot of the model
+    hub's cache and a plain copy have one digest. Left out are hidden files, documents, pictures and
+    licences. What it cannot see: subfolders (vLLM reads none), code that ``auto_map`` takes from
+    another repository, and the miss that ``ContentDigests`` documents.
+
+    Raises:
+        ConfigError: A file cannot be read, or changes meanwhile.
     """
-    seen = hashlib.sha256()
-    for file in sorted(item for item in path.iterdir() if item.is_file()):
-        if file.suffix in (".md", ".txt"):
-            continue
-        size = file.stat().st_size
-        seen.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as stream:
-            seen.update(stream.read(_EDGE_BYTES))
-            if size > 2 * _EDGE_BYTES:
-                stream.seek(-_EDGE_BYTES, 2)
-                seen.update(stream.read(_EDGE_BYTES))
-    return seen.hexdigest()[:16]
+    digests = digests or ContentDigests(None)
+    files = sorted(file for file in path.iterdir() if file.is_file() and _is_part(file.name))
+    return digest({file.name: digests.of(file) for file in files})
+
+
+def model_digests(
+    target: Path,
+    draft: Path | None,
+    engine_args: Mapping[str, object],
+    digests: ContentDigests | None = None,
+) -> ModelDigests:
+    """Return the digests of the models that an engine with these arguments serves.
+
+    Args:
+        target: Folder of the target.
+        draft: Folder of the draft, or None without one.
+        engine_args: By vLLM's names; ``tokenizer``, ``chat_template`` and ``generation_config``
+            take their files from elsewhere.
+        digests: Knows the digests of large files from earlier.
+
+    Raises:
+        ConfigError: A file cannot be read, or changes meanwhile.
+    """
+    args = {name.replace("-", "_"): value for name, value in engine_args.items()}
+    digests = digests or ContentDigests(None)
+    tokenizer = Path(str(args.get("tokenizer") or target)).expanduser()
+    return ModelDigests(
+        target=folder_digest(target, digests),
+        draft=None if draft is None else folder_digest(draft, digests),
+        tokenizer=tokenizer_digest(tokenizer, digests),
+        chat_template=chat_template_digest(tokenizer, args.get("chat_template")),
+        generation_config=_generation_digest(target, args.get("generation_config"), digests),
+    )
+
+
+def tokenizer_digest(path: Path, digests: ContentDigests | None = None) -> str | None:
+    """Return 16 hex digits of the tokenizer's files, or None when the folder has none.
+
+    The chat template, which can stand in ``tokenizer_config.json``, is left out: it has a digest
+    of its own.
+
+    Raises:
+        ConfigError: A file cannot be read, or changes meanwhile.
+    """
+    digests = digests or ContentDigests(None)
+    names = [name for name in _TOKENIZER_FILES if (path / name).is_file()]
+    names += sorted(file.name for file in path.glob("*.tiktoken"))
+    found: dict[str, object] = {name: digests.of(path / name) for name in names}
+    config = _json_object(path / "tokenizer_config.json")
+    if config is not None:
+        found["tokenizer_config.json"] = {**config, "chat_template": None}
+    return digest(found) if found else None
+
+
+def chat_template_digest(path: Path, argument: object = None) -> str | None:
+    """Return 16 hex digits of the chat template in force, or None when there is none.
+
+    An engine argument, a file or the template itself, wins. Then templates in files
+    (``chat_template.jinja``, ``additional_chat_templates``) win over those in
+    ``tokenizer_config.json``, and these over ``chat_template.json``. Where one stands does not
+    matter.
+    """
+    if argument:
+        text = str(argument)
+        try:
+            file = Path(text).expanduser()
+            text = file.read_text(encoding="utf-8") if file.is_file() else text
+        except (OSError, ValueError):
+            pass  # too long for the name of a file: it is the template
+        return digest({"default": text})
+    found: dict[str, str] = {}
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        found |= _named_templates((_json_object(path / name) or {}).get("chat_template"))
+    files = {"default": path / "chat_template.jinja"}
+    files |= {file.stem: file for file in path.glob("additional_chat_templates/*.jinja")}
+    for name, file in files.items():
+        if file.is_file():
+            found[name] = file.read_text(encoding="utf-8")
+    return digest(found) if found else None
+
+
+def _generation_digest(target: Path, argument: object, digests: ContentDigests) -> str | None:
+    if argument == "vllm":
+        return None
+    folder = target if argument in (None, "auto") else Path(str(argument)).expanduser()
+    file = folder / "generation_config.json"
+    return digests.of(file)[:16] if file.is_file() else None
+
+
+def _is_part(name: str) -> bool:
+    stem = name.split(".")[0].upper()
+    return not (
+        name.startswith(".")
+        or Path(name).suffix.lower() in _DOCUMENTS
+        or stem in _NOTES
+        or stem.startswith("LICENSE")
+    )
+
+
+def _json_object(file: Path) -> dict[str, Any] | None:
+    """Return the object in a file, or None when there is no such file or it holds none."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _named_templates(value: object) -> dict[str, str]:
+    if isinstance(value, str):
+        return {"default": value}
+    if isinstance(value, dict):
+        return {str(name): str(text) for name, text in value.items()}
+    items = value if isinstance(value, list) else []
+    return {str(item["name"]): str(item["template"]) for item in items if _is_template(item)}
+
+
+def _is_template(item: object) -> bool:
+    return isinstance(item, dict) and {"name", "template"} <= set(item)

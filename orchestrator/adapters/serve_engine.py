@@ -12,6 +12,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from orchestrator.adapters.serve_reaper import Lease
+from orchestrator.core.secrecy import scrub
 from orchestrator.core.types import Arm, EngineFacts
 from orchestrator.errors import InfeasibleArm, TransientError
 from serve_apps.engine.deployment import (
@@ -164,7 +165,10 @@ def boot_failure(message: str) -> InfeasibleArm | TransientError:
 
 
 def facts_from_plain(data: Mapping[str, Any]) -> EngineFacts:
-    """Return the engine's facts from what its deployment sends."""
+    """Return the engine's facts from what its deployment sends, without secrets.
+
+    vLLM shows its resolved config with the token of the model hub.
+    """
     weights_gib = data["weights_gib"]
     return EngineFacts(
         boot_id=data["boot_id"],
@@ -178,9 +182,18 @@ def facts_from_plain(data: Mapping[str, Any]) -> EngineFacts:
         draft_architecture=data["draft_architecture"],
         kv_cache_tokens=data["kv_cache_tokens"],
         kv_max_concurrency=data["kv_max_concurrency"],
+        kv_cache_tokens_log=data["kv_cache_tokens_log"],
+        kv_max_concurrency_log=data["kv_max_concurrency_log"],
         max_model_len=data["max_model_len"],
         boot_time_s=data["boot_time_s"],
         weights_bytes=None if weights_gib is None else round(weights_gib * 2**30),
         log_path=data["log_path"],
-        resolved_config=data["resolved_config"] or {},
+        resolved_config=_scrubbed(data["resolved_config"]),
+        build=_scrubbed(data["build"]),
     )
+
+
+def _scrubbed(data: Mapping[str, Any] | None) -> dict[str, Any]:
+    plain = scrub(data or {})
+    assert isinstance(plain, dict)
+    return plain

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -45,6 +46,8 @@ class EngineFacts:
     boot_time_s: float
     """From process start to the first completion."""
     log_path: str
+    build: dict[str, Any] = field(default_factory=dict)
+    """See `build.build_facts`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts in JSON types."""
@@ -60,17 +63,20 @@ class Capacity:
 
 
 def _capacity_labels(metrics: str) -> Iterator[Mapping[str, str]]:
-    lines = [line for line in metrics.splitlines() if line.startswith(_CAPACITY_GAUGE)]
+    # A last line without its end was cut off; its labels may be too.
+    lines = [line for line in metrics.split("\n")[:-1] if line.startswith(_CAPACITY_GAUGE)]
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
-            yield sample.labels
+            if sample.name == _CAPACITY_GAUGE:
+                yield sample.labels
 
 
 def _number(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        value = float("nan" if text is None else text)
     except ValueError:
         return None  # the engine writes "None" for what it does not know
+    return value if math.isfinite(value) else None
 
 
 def parse_capacity(metrics: str) -> Capacity:

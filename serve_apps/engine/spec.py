@@ -54,6 +54,9 @@ class EngineSpec:
     """Engine arguments by vLLM's names without the dashes; see `command`."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the engine's environment, over the inherited ones."""
+    cache_dir: str | None = None
+    """Folder of compile caches, one below it per engine build; None leaves the engine's own places,
+    where two builds may meet."""
     boot_timeout_s: float = 1800.0
     """From start to the first real completion."""
     first_completion_timeout_s: float = 600.0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_apps.engine import procfs
+from serve_apps.engine.build import build_facts, cache_variables
 from serve_apps.engine.enginelog import BootLog, failure_kind, parse_facts, root_cause
 from serve_apps.engine.errors import (
     BootFailure,
@@ -115,6 +116,7 @@ class EngineProcess:
         self._base_env = base_env
         self._guard: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
+        self._build: dict[str, Any] = {}
         self._facts: EngineFacts | None = None
         self._report: StopReport | None = None
 
@@ -128,7 +130,7 @@ class EngineProcess:
             raise EngineNotRunning(self.boot_id, "a boot starts once; make a new one")
         self.port = free_port()
         self.http.base_url = f"http://{HOST}:{self.port}"
-        base_env = os.environ if self._base_env is None else self._base_env
+        env = self._environment()
         with self.log.open() as log:
             self._started_at = time.monotonic()
             self._guard = subprocess.Popen(
@@ -140,7 +142,7 @@ class EngineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environment(self.spec, self.boot_id, base_env),
+                env=env,
                 start_new_session=True,
             )
         assert self._guard.stdout is not None
@@ -148,6 +150,16 @@ class EngineProcess:
             self.pid = int(pipe.readline() or 0)
         if not self.pid:
             raise self._failed(BootFailure.EXITED, "the guard process did not start the engine")
+
+    def _environment(self) -> dict[str, str]:
+        """Return the engine's environment, after a look at the build that it will start."""
+        base_env = os.environ if self._base_env is None else self._base_env
+        env = environment(self.spec, self.boot_id, base_env)
+        self._build = build_facts(self.spec, env)
+        if self.spec.cache_dir is not None:
+            env.update(cache_variables(self.spec.cache_dir, self._build))
+            env.update(self.spec.env)
+        return env
 
     @property
     def _mark(self) -> str:
@@ -299,6 +311,7 @@ class EngineProcess:
             weights_gib=log.weights_gib,
             boot_time_s=boot_time_s,
             log_path=str(self.log.path),
+            build=self._build,
         )
 
     def facts(self) -> EngineFacts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import infra.tiny_models
+from orchestrator.adapters.serve_engine import facts_from_plain
 from serve_apps.engine import procfs
 from serve_apps.engine.errors import BootFailure, EngineBootError, EngineNotRunning
 from serve_apps.engine.facts import EngineFacts
@@ -151,6 +153,15 @@ class TestEngineProcess:
 
     def test_facts_survive_json(self, up: Up) -> None:
         assert json.loads(json.dumps(up.facts.to_dict())) == up.facts.to_dict()
+
+    def test_facts_cross_to_the_trial_with_the_build_and_both_capacities(self, up: Up) -> None:
+        facts = facts_from_plain(up.facts.to_dict())
+        assert facts.build["launcher"] == up.engine.spec.launcher
+        assert facts.build["python"] == ".".join(map(str, sys.version_info[:3]))
+        assert facts.build["machine"]
+        assert facts.kv_cache_tokens_log == up.facts.kv_cache_tokens_log
+        assert facts.kv_max_concurrency_log == up.facts.kv_max_concurrency_log
+        assert "hf_token" not in facts.resolved_config.get("model_config", {})  # type: ignore[operator]
 
     def test_boot_reports_progress(self, up: Up) -> None:
         assert up.progress

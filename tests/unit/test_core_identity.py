@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.identity import digest, slug, study_id
+from orchestrator.core.identity import canonical, digest, sha256_of, slug, study_id
 from orchestrator.core.premises import Premises, differences
 from orchestrator.errors import ConfigError
 
@@ -36,7 +37,103 @@ def test_digest_is_stable_and_tells_data_apart() -> None:
     assert digest({"a": 1}) != digest({"a": 2})
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+def shuffled(value: Any, rng: random.Random) -> Any:
+    """Return equal data with its keys in another order and its lists as tuples, at any depth."""
+    if isinstance(value, dict):
+        items = [(key, shuffled(item, rng)) for key, item in value.items()]
+        rng.shuffle(items)
+        return dict(items)
+    return tuple(shuffled(item, rng) for item in value) if isinstance(value, list) else value
+
+
+def shape(value: Any) -> Any:
+    """Return what data is by the documented rules, to be compared with ==."""
+    if isinstance(value, bool | None):
+        return (type(value).__name__, value)
+    if isinstance(value, int | float):
+        return ("number", value)
+    if isinstance(value, dict):
+        return ("object", {key: shape(item) for key, item in value.items()})
+    return ("list", [shape(item) for item in value]) if isinstance(value, list) else ("text", value)
+
+
+@given(JSON, st.randoms())
+def test_canonical_form_is_independent_of_key_order_at_any_depth(
+    data: Any, rng: random.Random
+) -> None:
+    assert canonical(shuffled(data, rng)) == canonical(data)
+
+
+@given(JSON)
+def test_canonical_form_is_ascii_json_and_its_own_canonical_form(data: Any) -> None:
+    text = canonical(data)
+    assert text.isascii()
+    assert canonical(json.loads(text)) == text
+    assert shape(json.loads(text)) == shape(data)
+
+
+CLOSE = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 7, 0.0, -0.0, 1.0, 7.0, 0.9, "", "0", "1", "7"])
+    | st.sampled_from(["7.0", "true", "null", "\u00e9", "e\u0301", 2**53, 2**53 + 1, float(2**53)]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@given(CLOSE, CLOSE)
+def test_canonical_forms_are_equal_exactly_where_data_is(a: Any, b: Any) -> None:
+    assert (canonical(a) == canonical(b)) == (shape(a) == shape(b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"a": True}, {"a": False}),
+        ({"a": False}, {}),
+        ({"a": None}, {}),
+        ({"a": None}, {"a": False}),
+        ({"a": True}, {"a": 1}),
+        ({"a": 1}, {"a": "1"}),
+        ({"a": [1, 2]}, {"a": [2, 1]}),
+        ({"a": []}, {"a": {}}),
+        ({"a": "\u00e9"}, {"a": "e\u0301"}),
+        ({"a": 0.1 + 0.2}, {"a": 0.3}),
+    ],
+)
+def test_digest_tells_unlike_data_apart(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert digest(a) != digest(b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"a": 7}, {"a": 7.0}),
+        ({"a": 0.0}, {"a": -0.0}),
+        ({"a": 0.90}, {"a": 0.9}),
+        ({"a": 10**22}, {"a": 1e22}),
+        ({"a": (1, 2)}, {"a": [1, 2]}),
+        ({"a": {7: "x"}}, {"a": {"7": "x"}}),
+    ],
+)
+def test_digest_is_the_same_for_equal_data(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert digest(a) == digest(b)
+
+
+def test_digest_is_the_head_of_the_whole_hash() -> None:
+    assert sha256_of({"a": 1}).startswith(digest({"a": 1}))
+    assert len(sha256_of(None)) == 64
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(), float("nan"), float("inf"), {1, 2}, b"a", "\ud800", {1.5: 1}, {True: 1},
+        {None: 1}, {7: 1, "7": 1}, {"\udc00": 1},
+    ],
+)  # fmt: skip
 def test_digest_of_other_than_json_is_refused(value: object) -> None:
     with pytest.raises(ConfigError):
         digest({"a": value})

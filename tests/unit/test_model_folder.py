@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -102,20 +104,67 @@ def test_digest_is_the_same_for_a_copy_and_ignores_notes(tmp_path: Path) -> None
     assert len(digests[0]) == 16
 
 
-def test_digest_of_large_weights_sees_both_ends_and_the_size(tmp_path: Path) -> None:
+def test_digest_sees_every_byte_and_the_size(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     size = 3 << 20
     seen = set()
     for text in (
         b"a" * size,
         b"b" + b"a" * (size - 1),
+        b"a" * (size // 2) + b"b" + b"a" * (size // 2 - 1),
         b"a" * (size - 1) + b"b",
         b"a" * (size + 1),
     ):
         weights.write_bytes(text)
         seen.add(model_folder.folder_digest(tmp_path))
 
-    assert len(seen) == 4
+    assert len(seen) == 5
+
+
+def test_digest_of_a_linked_snapshot_is_that_of_a_copy(target_folder: Path, tmp_path: Path) -> None:
+    """The model hub's cache: a folder of links to files that are named by their content."""
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(target_folder.iterdir())):
+        shutil.copy(file, blobs / f"{number:064}")
+        (snapshot / file.name).symlink_to(Path("../../blobs") / f"{number:064}")
+    link = tmp_path / "link"
+    link.symlink_to(snapshot)
+
+    expected = model_folder.folder_digest(target_folder)
+    assert model_folder.folder_digest(snapshot) == expected
+    assert model_folder.folder_digest(link) == expected
+    assert model_folder.model_digests(snapshot, None, {}) == model_folder.model_digests(
+        target_folder, None, {}
+    )
+
+
+def test_digest_knows_no_time(target_folder: Path) -> None:
+    before = model_folder.folder_digest(target_folder)
+    os.utime(target_folder / "model.safetensors", (1, 1))
+
+    assert model_folder.folder_digest(target_folder) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "LICENSE", "LICENSE.txt", ".gitattributes", "picture.png", "NOTICE"]
+)
+def test_digest_leaves_out_what_no_engine_reads(target_folder: Path, name: str) -> None:
+    before = model_folder.folder_digest(target_folder)
+    (target_folder / name).write_text("x")
+
+    assert model_folder.folder_digest(target_folder) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["merges.txt", "vocab.txt", "modeling_x.py", "hf_quant_config.json"]
+)
+def test_digest_sees_what_an_engine_may_read(target_folder: Path, name: str) -> None:
+    before = model_folder.folder_digest(target_folder)
+    (target_folder / name).write_text("x")
+
+    assert model_folder.folder_digest(target_folder) != before
 
 
 def test_digest_sees_a_renamed_file(target_folder: Path) -> None:
@@ -123,3 +172,94 @@ def test_digest_sees_a_renamed_file(target_folder: Path) -> None:
     (target_folder / "tokenizer.json").rename(target_folder / "tokenizer.model")
 
     assert model_folder.folder_digest(target_folder) != before
+
+
+def write_json(path: Path, data: object) -> None:
+    path.write_text(json.dumps(data))
+
+
+def test_models_digests_are_apart(target_folder: Path, draft_folder: Path) -> None:
+    write_json(target_folder / "generation_config.json", {"temperature": 0.6})
+    (target_folder / "chat_template.jinja").write_text("{{ messages }}")
+    found = model_folder.model_digests(target_folder, draft_folder, {})
+
+    assert len({found.target, found.draft, found.tokenizer}) == 3
+    assert found.chat_template is not None
+    assert found.generation_config is not None
+    bare = model_folder.model_digests(target_folder, None, {"generation-config": "vllm"})
+    assert (bare.draft, bare.generation_config) == (None, None)
+
+
+def test_digests_follow_the_arguments_that_name_other_files(
+    target_folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "tokenizer.json").write_text('{"other": 1}')
+    write_json(other / "generation_config.json", {"temperature": 0.1})
+    (other / "t.jinja").write_text("other")
+    plain = model_folder.model_digests(target_folder, None, {})
+    args = {
+        "tokenizer": str(other),
+        "generation_config": str(other),
+        "chat-template": str(other / "t.jinja"),
+    }
+    found = model_folder.model_digests(target_folder, None, args)
+
+    assert found.target == plain.target
+    assert found.tokenizer != plain.tokenizer
+    assert plain.generation_config is None
+    assert found.generation_config is not None
+    assert found.chat_template == model_folder.chat_template_digest(other, "other")
+
+
+def test_tokenizer_digest_sees_the_tokenizer_and_not_the_template(target_folder: Path) -> None:
+    config = target_folder / "tokenizer_config.json"
+    write_json(config, {"bos_token": "<s>"})
+    before = model_folder.tokenizer_digest(target_folder)
+    write_json(config, {"chat_template": "x", "bos_token": "<s>"})
+    assert model_folder.tokenizer_digest(target_folder) == before
+
+    write_json(config, {"bos_token": "<b>"})
+    assert model_folder.tokenizer_digest(target_folder) != before
+    write_json(config, {"bos_token": "<s>"})
+    (target_folder / "merges.txt").write_text("a b")
+    assert model_folder.tokenizer_digest(target_folder) != before
+    assert model_folder.tokenizer_digest(target_folder.parent) is None
+
+
+def test_chat_template_digest_does_not_depend_on_where_it_stands(target_folder: Path) -> None:
+    digest = model_folder.chat_template_digest
+    assert digest(target_folder) is None
+    seen = set()
+    for name, data in (
+        ("chat_template.json", {"chat_template": "x"}),
+        ("tokenizer_config.json", {"chat_template": "x"}),
+        ("tokenizer_config.json", {"chat_template": [{"name": "default", "template": "x"}]}),
+        ("tokenizer_config.json", {"chat_template": {"default": "x"}}),
+    ):
+        write_json(target_folder / name, data)
+        seen.add(digest(target_folder))
+        (target_folder / name).unlink()
+    (target_folder / "chat_template.jinja").write_text("x")
+    seen.add(digest(target_folder))
+    assert len(seen) == 1
+
+    # The file wins over the configuration.
+    write_json(target_folder / "tokenizer_config.json", {"chat_template": "y"})
+    assert digest(target_folder) in seen
+    (target_folder / "additional_chat_templates").mkdir()
+    (target_folder / "additional_chat_templates" / "tools.jinja").write_text("z")
+    assert digest(target_folder) not in seen
+
+
+def test_chat_template_given_as_text_may_be_long(target_folder: Path) -> None:
+    assert model_folder.chat_template_digest(target_folder, "{{ x }}" * 5000) is not None
+
+
+def test_broken_tokenizer_configuration_is_still_part_of_the_model(target_folder: Path) -> None:
+    before = model_folder.folder_digest(target_folder)
+    (target_folder / "tokenizer_config.json").write_text("{")
+
+    assert model_folder.folder_digest(target_folder) != before
+    assert model_folder.chat_template_digest(target_folder) is None

@@ -1,0 +1,128 @@
+"""The reduction of real resolved configs, as two builds of vLLM told them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.identity import canonical
+from orchestrator.core.resolved import arguments, resolved
+
+CONFIGS = Path(__file__).parents[1] / "data" / "resolved_config"
+
+
+def told(name: str) -> dict[str, Any]:
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    assert isinstance(config, dict)
+    return config
+
+
+def changed(a: Any, b: Any, path: str = "") -> set[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = set(a) | set(b)
+        return set().union(*(changed(a.get(n), b.get(n), f"{path}.{n}") for n in names))
+    return set() if canonical(a) == canonical(b) else {path}
+
+
+@pytest.mark.parametrize("build", ["0.28.0", "0.32.0"])
+def test_two_boots_of_one_arm_resolve_to_the_same(build: str) -> None:
+    first, second = told(f"{build}-block-4-first"), told(f"{build}-block-4-second")
+
+    assert first != second
+    assert resolved(first) == resolved(second)
+
+
+def test_arms_differ_in_what_makes_them_arms_alone() -> None:
+    block, standard = told("0.32.0-block-4-first"), told("0.32.0-standard-7")
+
+    assert changed(resolved(block), resolved(standard)) == {
+        ".speculative_config.draft_sample_method",
+        ".speculative_config.num_speculative_tokens",
+        ".speculative_config.rejection_sample_method",
+    }
+
+
+def test_builds_differ() -> None:
+    assert resolved(told("0.28.0-block-4-first")) != resolved(told("0.32.0-block-4-first"))
+
+
+@pytest.mark.parametrize("build", ["0.28.0", "0.32.0"])
+def test_real_config_keeps_what_matters_and_loses_places(build: str) -> None:
+    reduced: Any = resolved(told(f"{build}-block-4-first"))
+
+    assert reduced["model_config"]["dtype"] == "torch.float32"
+    assert reduced["model_config"]["trust_remote_code"] is False
+    assert reduced["scheduler_config"]["max_num_batched_tokens"] == 2048
+    assert reduced["cache_config"]["gpu_memory_utilization"] == 0.92
+    assert reduced["speculative_config"]["rejection_sample_method"] == "block"
+    text = canonical(reduced)
+    for lost in ("/models", "29501", "127.0.0.1", "0x7f", "299520", "hf_token", "instance_id"):
+        assert lost not in text
+
+
+def test_what_varies_by_boot_is_left_out_at_any_depth() -> None:
+    base: dict[str, Any] = {"cache_config": {"block_size": 16}, "x": {"y": [{"z": 1}]}}
+    noisy: dict[str, Any] = {
+        "instance_id": "17",
+        "cache_config": {"block_size": 16, "num_gpu_blocks": 9, "kv_cache_size_tokens": 144},
+        "x": {"y": [{"z": 1, "master_port": 4711, "data_parallel_master_ip": "10.0.0.1"}]},
+        "logging_config": {"log_level": "DEBUG"},
+    }
+    assert resolved(noisy) == resolved(base) == base
+
+
+def test_config_with_the_hubs_token_tells_none() -> None:
+    config: dict[str, Any] = {"model_config": {"hf_token": "hf_PlantedSecret0123", "dtype": "auto"}}
+    assert resolved(config) == {"model_config": {"dtype": "auto"}}
+
+
+def test_number_that_is_no_json_is_told_as_text() -> None:
+    assert resolved({"a": float("inf"), "b": "\ud800"}) == {"a": "inf", "b": "\\ud800"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"max_num_seqs": 7}, {"max_num_seqs": "7"}),
+        ({"max-num-seqs": 7}, {"max_num_seqs": 7}),
+        ({"gpu_memory_utilization": 0.90}, {"gpu_memory_utilization": "0.9"}),
+        ({"dtype": "auto", "quantization": None}, {"dtype": "auto"}),
+        ({"enable_prefix_caching": False}, {"no-enable-prefix-caching": True}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"compilation_config": {"mode": 3}}, {"compilation_config": '{"mode":  3}'}),
+        ({"x_config": {"cache_dir": "/a", "mode": 3}}, {"x_config": {"mode": 3}}),
+        ({"sizes": [1, 2]}, {"sizes": ["1", "2"]}),
+        ({"seed": 1}, {"seed": 2}),
+        ({"download_dir": "/a"}, {"download_dir": "/b"}),
+        ({"generation_config": "models/a"}, {"generation_config": "/models/b"}),
+        ({"tokenizer": "/a"}, {}),
+    ],
+)  # fmt: skip
+def test_arguments_that_ask_the_same_are_equal(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert canonical(arguments(a)) == canonical(arguments(b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"enforce_eager": True}, {"enforce_eager": False}),
+        ({"enforce_eager": False}, {}),
+        ({"enforce_eager": True}, {"enforce_eager": "true"}),
+        ({"enforce_eager": True}, {"enforce_eager": 1}),
+        ({"max_num_seqs": 7}, {"max_num_seqs": 8}),
+        ({"revision": "1"}, {"revision": "1.0"}),
+        ({"revision": "007"}, {"revision": 7}),
+        ({"compilation_config": {"mode": 3}}, {"compilation_config": {"mode": "3"}}),
+        ({"generation_config": "vllm"}, {"generation_config": "auto"}),
+        ({"sizes": [1, 2]}, {"sizes": [2, 1]}),
+    ],
+)
+def test_arguments_that_ask_for_something_else_differ(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert canonical(arguments(a)) != canonical(arguments(b))
+
+
+def test_argument_that_is_broken_json_stays_text() -> None:
+    assert arguments({"compilation_config": "{mode"}) == {"compilation_config": "{mode"}
