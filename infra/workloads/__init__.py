@@ -1,0 +1,1 @@
+"""Builders of shipped workloads whose text is made and not written by hand."""
