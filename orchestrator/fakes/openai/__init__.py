@@ -2,6 +2,7 @@
 
 from orchestrator.fakes.openai.engine import Engine, EngineSettings
 from orchestrator.fakes.openai.events import DONE, KEEP_ALIVE, chat, event, text, tool_call, usage
+from orchestrator.fakes.openai.replay import replaying
 from orchestrator.fakes.openai.script import (
     Act,
     Behaviour,
@@ -42,6 +43,7 @@ __all__ = [
     "good",
     "one_fault",
     "refused",
+    "replaying",
     "serving",
     "split_bytes",
     "text",

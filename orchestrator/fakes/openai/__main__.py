@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TextIO
 
 from orchestrator.fakes.openai.engine import EngineSettings
-from orchestrator.fakes.openai.server import SseServer, Truth, engine_server, listening, truth_line
+from orchestrator.fakes.openai.replay import replaying
+from orchestrator.fakes.openai.server import SseServer, Truth, engine_server, truth_line
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -52,7 +53,7 @@ async def _serve(server: SseServer, port: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    async with listening(server, port):
+    async with replaying(server, port):
         sys.stdout.write(f"listening on {server.url}\n")
         sys.stdout.flush()
         await ended.wait()

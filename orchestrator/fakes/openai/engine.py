@@ -160,6 +160,13 @@ class Engine:
             for position in range(step - 1):
                 counters.accepted_per_pos[position] += 1
 
+    def models(self) -> dict[str, object]:
+        """Return the list of models as JSON."""
+        limit = self.settings.max_model_len
+        names = self.settings.models or ("fake",)
+        items = [{"id": name, "object": "model", "max_model_len": limit} for name in names]
+        return {"object": "list", "data": items}
+
     def metrics(self) -> str:
         """Return the counters as vLLM publishes them."""
         counters = self.counters

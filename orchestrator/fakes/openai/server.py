@@ -105,10 +105,7 @@ class SseServer:
 
     async def models(self, _request: web.Request) -> web.Response:
         """List the models."""
-        names = self.engine.settings.models or ("fake",)
-        limit = self.engine.settings.max_model_len
-        items = [{"id": name, "object": "model", "max_model_len": limit} for name in names]
-        return web.json_response({"object": "list", "data": items})
+        return web.json_response(self.engine.models())
 
     async def _run(
         self, request: web.Request, script: Script, received_s: float
