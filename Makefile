@@ -54,4 +54,4 @@ tiny-models:
 
 # make clean    remove environments, results and caches
 clean:
-	rm -rf .venv .engines .venv-tiny .venv-install.log .venv-tiny-install.log .specpilot .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .engines .venv-tiny .bench .venv-install.log .venv-tiny-install.log .specpilot .mypy_cache .ruff_cache .pytest_cache

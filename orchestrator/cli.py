@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator import measure_command, node_command, workload_command
 from orchestrator.config import load_config
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.version import VERSION
@@ -28,12 +29,18 @@ typical use, on a cluster whose nodes offer the Ray resources GB10 and trial_slo
   ray job submit --working-dir . -- python -m orchestrator study conf/study/qwen38_gb10.yaml
   python -m orchestrator status conf/study/qwen38_gb10.yaml
 
+and without Ray, MLflow or a study:
+
+  python -m orchestrator measure --url http://host:8000/v1 --concurrency 4 --workload code
+  python -m orchestrator node
+  python -m orchestrator workload import requests.jsonl --format openai-log --out mine.jsonl
+
 any setting can be overridden after the file: search.num_speculative_tokens=[4,5] load.block_s=20
 
 environment: MLFLOW_TRACKING_URI (if tracking.uri is not set), RAY_ADDRESS, SPECPILOT_STATE_DIR
 
 exit status: 0 done; 2 bad input, nothing was started; 3 finished, nothing was promoted;
-1 anything else
+1 anything else, such as a measured block that is not valid
 """
 
 COMMANDS = {
@@ -60,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings to override")
         if name == "promote":
             sub.add_argument("--registered-version", type=int, metavar="N", help="which version")
+    for module in (measure_command, node_command, workload_command):
+        module.add_parser(subparsers)
     return root
 
 
@@ -67,6 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
     args = parser().parse_args(argv)
     try:
+        if args.command == "measure":
+            return 0 if measure_command.run(args, print) else 1
+        if args.command == "node":
+            return node_command.run(args)
+        if args.command == "workload":
+            return workload_command.run(args)
         config = load_config(args.study, args.overrides)
         # Ray and MLflow take seconds to import; a typing error in the study should not.
         from orchestrator import commands  # noqa: PLC0415

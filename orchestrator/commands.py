@@ -37,6 +37,7 @@ class ExitStatus(IntEnum):
 def plan(config: StudyConfig) -> ExitStatus:
     """Print what the study would do; starts nothing and needs neither engine nor Ray."""
     prepared = prepare(config, models_must_exist=False)
+    config = prepared.config
     lines = format_plan(
         prepared.arms,
         weights=config.weights(),
@@ -53,6 +54,9 @@ def study(config: StudyConfig) -> ExitStatus:
     """Run the study to its verdict and, if the policy and every gate allow it, promote."""
     printer = _printer()
     prepared = prepare(config, models_must_exist=True)
+    config = prepared.config
+    for note in prepared.notes:
+        printer.say(note)
     registry = compose.registry(config)
     with one_study_at_a_time(config):
         start_serve(config)
@@ -95,6 +99,7 @@ def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:
             "run a study that finds a winner, or name a registered version",
         )  # fmt: skip
     prepared = prepare(config, models_must_exist=True)
+    config = prepared.config
     with one_study_at_a_time(config):
         start_serve(config)
         tools = delivery(prepared, join_ray(config), registry, printer)

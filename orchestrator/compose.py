@@ -16,12 +16,14 @@ from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, Se
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.config import StudyConfig
+from orchestrator.core.node_health import GIB, NodeNeeds
 from orchestrator.core.promotion import GateSettings
 from orchestrator.core.race import RaceSettings
 from orchestrator.core.space import speculative_config
-from orchestrator.core.types import Arm
+from orchestrator.core.types import Arm, NodeState
 from orchestrator.errors import ConfigError
-from orchestrator.load.streams import ClosedLoop, LoadSettings
+from orchestrator.load.settings import LoadSettings
+from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
 from orchestrator.prepare import resolve
 from orchestrator.study import TrialOrder
@@ -29,6 +31,9 @@ from orchestrator.trial import Trial, TrialPorts, TrialSpec
 from serve_apps.cpu import environment as cpu_environment
 from serve_apps.engine.deployment import max_ongoing_requests
 from serve_apps.engine.spec import EngineSpec
+
+VLLM_MEMORY_SHARE = 0.9
+"""vLLM's default of gpu_memory_utilization; some builds take 0.92."""
 
 
 def state_dir() -> Path:
@@ -76,21 +81,41 @@ def engine_spec(config: StudyConfig, arm: Arm, log_name: str) -> EngineSpec:
     )
 
 
-def load_client(config: StudyConfig, workload: Workload) -> ClosedLoop:
-    """Return the closed loop of the study."""
+def load_client(config: StudyConfig, workload: Workload) -> HttpLoad:
+    """Return the load of the study."""
     load = config.load
     settings = LoadSettings(
         top_p=load.top_p,
         top_k=load.top_k,
+        repetition_penalty=load.repetition_penalty,
+        presence_penalty=load.presence_penalty,
+        frequency_penalty=load.frequency_penalty,
         endpoint=load.endpoint,
         max_tokens=load.max_tokens,
         ignore_eos=load.ignore_eos,
         block_s=load.block_s,
+        block_tokens=load.block_tokens,
         warmup_requests_per_stream=load.warmup_requests_per_stream,
         warmup_max_tokens=load.warmup_max_tokens,
         request_timeout_s=load.request_timeout_s,
+        stall_timeout_s=load.stall_timeout_s,
+        salt=load.salt,
     )
-    return ClosedLoop(workload, settings=settings)
+    return HttpLoad(workload, settings=settings)
+
+
+def node_needs(config: StudyConfig, state: NodeState) -> NodeNeeds:
+    """Return what a node in this state must offer to an engine of the study."""
+    floor, wanted = config.node.min_mem_available_gib, None
+    if config.engine.platform == "cuda" and state.mem_total_bytes is not None:
+        share = config.engine.args.get("gpu_memory_utilization", VLLM_MEMORY_SHARE)
+        wanted = round(float(share) * state.mem_total_bytes)
+    return NodeNeeds(
+        engine_memory_bytes=wanted,
+        # A GB10's GPU is integrated, and vLLM from 0.28 on asks for MemAvailable there.
+        engine_counts_page_cache=config.node.kind == "gb10",
+        min_mem_available_bytes=None if floor is None else round(floor * GIB),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +138,13 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
             node_id=order.node_id,
             engine_token=config.node.engine_token,
             num_gpus=config.node.num_gpus,
-            max_streams=max(config.load.streams),
+            max_streams=config.load.max_streams,
             boot_timeout_s=config.engine.boot_timeout_s,
         ),
         spec_for=lambda arm: engine_spec(config, arm, app_name).to_dict(),
         lease=Lease(app_name),
     )
+    node = LocalNode(node_id=order.node_id, kind=config.node.kind)
     spec = TrialSpec(
         trial_id=order.trial_id,
         study_run_id=context.study_run_id,
@@ -128,12 +154,15 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         blocks_per_cell=config.load.blocks_per_cell,
         model=config.engine.served_model_name,
         seed=config.seed,
+        ignores_eos=config.load.ignore_eos,
+        allows_cache=not config.load.salt,
+        needs=node_needs(config, node.snapshot()),
     )
     ports = TrialPorts(
         engine=engine,
         load=load_client(config, context.workload),
         tracker=MlflowTracker(context.tracking_uri, experiment=config.tracking.experiment),
-        node=LocalNode(node_id=order.node_id, kind=config.node.kind),
+        node=node,
         clock=SystemClock(),
     )
     return Trial(spec, ports, logging.getLogger("specpilot.trial").info)
@@ -177,7 +206,7 @@ def production(config: StudyConfig, dashboard_url: str) -> ServeProduction:
             # The node's trial slot goes with it, so that no trial is sent to a board that serves.
             "resources": {node.engine_token: 1.0, node.slot_token: 1.0},
             "num_gpus": node.num_gpus,
-            "max_ongoing_requests": max_ongoing_requests(max(config.load.streams)),
+            "max_ongoing_requests": max_ongoing_requests(config.load.max_streams),
         },
     )
 

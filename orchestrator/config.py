@@ -15,12 +15,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.config_faults import find_fault
+from orchestrator.config_load import CellWeight, LoadConfig
 from orchestrator.config_places import NodeConfig, PolicyConfig, ProductionConfig, TrackingConfig
 from orchestrator.config_types import (
-    CellWeight,
     DraftConfig,
     EngineConfig,
-    LoadConfig,
     ModelConfig,
     ObjectiveConfig,
     SearchConfig,

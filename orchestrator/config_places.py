@@ -33,6 +33,23 @@ class NodeConfig:
     num_gpus: float = 0.0
     """GPUs that the engine's replica asks Ray for; 1 on a real board."""
     board_model: BoardModel | None = None
+    min_mem_available_gib: float | None = None
+    """Floor of the available memory, GiB: below it a node is unfit. A board with unified memory
+    hangs when it runs out. None: not judged."""
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            ConfigError: The floor is not above 0.
+        """
+        floor = self.min_mem_available_gib
+        require(
+            floor is None or 0 < floor < math.inf,
+            "node.min_mem_available_gib",
+            f"{floor} is not above 0",
+            "give GiB, or null for no floor",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.config_load import CellWeight, LoadConfig
 from orchestrator.config_places import (
     NodeConfig,
     PolicyConfig,
@@ -130,76 +131,6 @@ class SearchConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadConfig:
-    """The closed-loop load of every block."""
-
-    workload: str
-    """Path of a JSONL file with one prompt a line, below the project's folder or absolute."""
-    streams: tuple[int, ...] = (1,)
-    temperatures: tuple[float, ...] = (1.0,)
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 means no limit."""
-    endpoint: Literal["chat", "completions"] = "completions"
-    max_tokens: int = 128
-    ignore_eos: bool = True
-    """Whether answers go on to ``max_tokens``, so that no arm wins by shorter answers."""
-    block_s: float = 10.0
-    """Seconds in which a block starts requests; those under way are finished."""
-    blocks_per_cell: int = 1
-    warmup_requests_per_stream: int = 1
-    warmup_max_tokens: int = 16
-    request_timeout_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: A value is out of range.
-        """
-        require(bool(self.streams), "load.streams", "is empty", "give at least one concurrency")
-        require(
-            bool(self.temperatures),
-            "load.temperatures",
-            "is empty",
-            "give at least one temperature",
-        )
-        for value in self.streams:
-            require(value >= 1, "load.streams", f"{value} is below 1", "give whole numbers from 1")
-        for temperature in self.temperatures:
-            require(
-                0 <= temperature <= 2,
-                "load.temperatures",
-                f"{temperature} is not in 0 to 2",
-                "give temperatures from 0 to 2",
-            )
-        require(
-            0 < self.top_p <= 1, "load.top_p", f"{self.top_p} is not in (0, 1]", "use 1.0 for off"
-        )
-        problem = f"{self.max_tokens} is below 2"
-        require(self.max_tokens >= 2, "load.max_tokens", problem, "give 2 or more")
-        for name in ("block_s", "request_timeout_s"):
-            value = getattr(self, name)
-            problem = f"{value} is not above 0 and finite"
-            require(0 < value < math.inf, f"load.{name}", problem, "give seconds")
-        require(
-            self.blocks_per_cell >= 1,
-            "load.blocks_per_cell",
-            f"{self.blocks_per_cell} is below 1",
-            "give at least 1",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellWeight:
-    """Share of the traffic that one cell stands for."""
-
-    streams: int
-    temperature: float
-    weight: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveConfig:
     """What the study minimises: the traffic's mean seconds per output token of one stream."""
 
@@ -280,31 +211,50 @@ class StudyConfig:
             "is missing although the space speculates",
             "give draft.path or empty the space",
         )
-        cells = {(cell.streams, cell.temperature) for cell in self.cells()}
+        require(
+            self.objective.step_time == "measured" or not self.load.request_rates,
+            "load.request_rates",
+            "a board model knows streams and no arrivals",
+            "set objective.step_time=measured or empty load.request_rates",
+        )
+        if self.load.sampling == "explicit":
+            self._check_weights()
+
+    def _check_weights(self) -> None:
+        cells = {_place(cell) for cell in self.cells()}
         for item in self.objective.weights:
             require(
-                (item.streams, item.temperature) in cells,
+                item.place in cells,
                 "objective.weights",
-                f"streams {item.streams}, temperature {item.temperature:g} is no cell of the load",
-                "add it to load.streams and load.temperatures or drop the weight",
+                f"{item.in_words} is no cell of the load",
+                "add it to load.streams (or request_rates) and load.temperatures, or drop it",
             )
 
     def cells(self) -> tuple[Cell, ...]:
-        """Return the load conditions, streams outermost."""
+        """Return the load conditions, streams outermost, then the arrival rates."""
+        load, workload = self.load, Path(self.load.workload).stem
+        closed = [(streams, 0.0) for streams in load.streams]
+        opened = [(load.max_in_flight, rate) for rate in load.request_rates]
         return tuple(
-            Cell(streams=streams, temperature=temperature, workload=Path(self.load.workload).stem)
-            for streams in self.load.streams
-            for temperature in self.load.temperatures
+            Cell(streams=streams, temperature=temperature, workload=workload, request_rate=rate)
+            for streams, rate in (*closed, *opened)
+            for temperature in load.temperatures
         )
 
     def weights(self) -> dict[Cell, float]:
         """Return the traffic's share by cell; the shares sum to 1."""
         cells = self.cells()
-        given = {(w.streams, w.temperature): w.weight for w in self.objective.weights}
-        raw = {c: given.get((c.streams, c.temperature), 0.0) if given else 1.0 for c in cells}
+        given = {item.place: item.weight for item in self.objective.weights}
+        raw = {cell: given.get(_place(cell), 0.0) if given else 1.0 for cell in cells}
         total = sum(raw.values())
         return {cell: weight / total for cell, weight in raw.items()}
 
     def board(self) -> BoardModel | None:
         """Return the board model that step times come from, or None when they are measured."""
         return self.node.board_model if self.objective.step_time == "modelled" else None
+
+
+def _place(cell: Cell) -> tuple[int | None, float, float]:
+    """Return what names a cell in the configuration."""
+    streams = None if cell.is_open_loop else cell.streams
+    return (streams, cell.request_rate, cell.temperature)

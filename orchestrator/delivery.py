@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
 from orchestrator.cluster import Cluster
+from orchestrator.core.checks import Expectations
+from orchestrator.core.formulas import output_throughput
+from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.types import Cell
-from orchestrator.errors import MeasurementError, PromotionError
+from orchestrator.errors import PromotionError
 from orchestrator.events import Printer
-from orchestrator.ports import LoadHooks, LoadRequest, Production, Registry, Version
+from orchestrator.measurement import BlockOrder, Instruments, measure_block
+from orchestrator.ports import LoadRequest, Production, Registry, Version
 from orchestrator.prepare import Prepared
 from orchestrator.promote import CHAMPION, Promoter, PromotionSettings, app_name
 
@@ -76,14 +80,16 @@ class Delivery:
             name=config.production.name,
             deadline_s=config.production.deadline_s,
             verify_requests=config.production.verify_requests,
-            verify_prompts=tuple(prompt.text for prompt in self.prepared.workload.prompts[:8]),
+            verify_prompts=tuple(prompt.full_text for prompt in self.prepared.workload.prompts[:8]),
             verify_max_tokens=min(32, config.load.max_tokens),
         )
         return Promoter(self.registry, self.production, SystemClock(), settings, self.printer.say)
 
     def _cell(self) -> Cell:
-        load = self.prepared.config.load
-        return Cell(streams=max(load.streams), temperature=max(load.temperatures))
+        """Return the study's heaviest closed loop, else its first cell."""
+        cells = self.prepared.config.cells()
+        closed = [cell for cell in cells if not cell.is_open_loop]
+        return max(closed, key=lambda cell: (cell.streams, cell.temperature), default=cells[0])
 
     def _measure(self) -> float:
         """Return output tokens / s of one block through the production route."""
@@ -94,15 +100,32 @@ class Delivery:
             cell=self._cell(),
             seed=config.seed,
         )
-        # Production's counters are not read through its route.
-        hooks = LoadHooks(on_window_start=lambda: None, on_window_end=lambda: None)
-        try:
-            result = compose.load_client(config, self.prepared.workload).run(request, hooks)
-        except MeasurementError as error:
-            raise PromotionError(f"the production route does not carry load: {error}") from error
-        if result.num_failed:
-            raise PromotionError(f"{result.num_failed} requests of the production route failed")
-        return result.output_tokens / result.duration_s
+        order = BlockOrder(
+            boot_id="production",
+            index=0,
+            request=request,
+            expected=Expectations(needs_counters=False, allows_cache=True),
+            ignores_eos=config.load.ignore_eos,
+        )
+        instruments = Instruments(
+            load=compose.load_client(config, self.prepared.workload),
+            # Production's counters are not read through its route, and its node may be another.
+            metrics_text=None,
+            node=None,
+            needs=NodeNeeds(),
+        )
+        block = measure_block(order, instruments).block
+        throughput = output_throughput(block.output_tokens, block.duration_s)
+        if not block.is_valid or throughput is None:
+            raise PromotionError(
+                f"the production route does not carry load: {block.invalid_reason}"
+            )
+        if block.num_failed:
+            raise PromotionError(
+                f"{block.num_failed} requests of the production route failed: "
+                f"{next(iter(block.errors))}"
+            )
+        return throughput
 
 
 def delivery(

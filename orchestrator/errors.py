@@ -47,6 +47,10 @@ class MeasurementError(OrchestratorError):
     """A measured window cannot be trusted; it gets no score."""
 
 
+class EngineRestarted(MeasurementError):  # noqa: N818  named by what happened
+    """The engine's counters show that another process answers than at the start."""
+
+
 class PromotionError(OrchestratorError):
     """A promotion ended early; production serves what it served before."""
 

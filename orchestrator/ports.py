@@ -17,6 +17,7 @@ from orchestrator.core.types import (
     Cell,
     EngineFacts,
     LoadResult,
+    Moment,
     NodeState,
 )
 
@@ -65,6 +66,13 @@ class Engine(Protocol):
         """
         ...
 
+    def pids(self) -> frozenset[int]:
+        """Return the processes of the boot on its node, whoever of them holds the GPU.
+
+        Empty when they are gone.
+        """
+        ...
+
     def log_tail(self) -> str:
         """Return the last lines of the engine's log; empty when there is none."""
         ...
@@ -85,22 +93,18 @@ class LoadRequest:
     """Chooses the prompt order and request seeds; the same for all arms, so that blocks pair."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadHooks:
-    """Called by the load at the edges of the measured window, off the hot path."""
-
-    on_window_start: Callable[[], None]
-    on_window_end: Callable[[], None]
+Observe = Callable[[Moment], None]
+"""Called by the load at each moment, off the hot path and in a thread of its own."""
 
 
 class LoadClient(Protocol):
-    """The closed loop."""
+    """The load: closed loop or open loop, as the cell says."""
 
-    def run(self, request: LoadRequest, hooks: LoadHooks) -> LoadResult:
-        """Warm up at the cell's concurrency, drain, then measure one window.
+    def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
+        """Warm up at the cell's load, drain, ramp up, measure one window, drain.
 
-        Raises:
-            MeasurementError: No request of the window succeeded.
+        ``observe`` is called once for each moment in their order, DURING any number of times.
+        Requests that fail are recorded, not raised.
         """
         ...
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.adapters import model_folder
-from orchestrator.config import StudyConfig, config_to_dict
+from orchestrator.adapters.generation_config import generation_defaults
+from orchestrator.config import LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises
+from orchestrator.core.sampling import require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings, build_arms
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
+from orchestrator.load.random_text import random_reason
 from orchestrator.load.workload import Workload, load_workload
 from orchestrator.version import VERSION
 
 PROJECT_DIR = Path(__file__).resolve().parent.parent
+
+SAMPLED = (
+    *("temperatures", "top_p", "top_k"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+"""Keys of the load that say how to sample."""
+
+_NEUTRAL_LOAD = LoadConfig(workload="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,8 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
         model_folder.require_target(target, "target.path")
     else:
         notes.append(f"target.path: '{target}' is not on this machine; not checked")
+    if config.load.sampling == "client_default":
+        config = _with_client_default(config, target, notes)
     draft = _draft_facts(config, models_must_exist=models_must_exist, notes=notes)
     arms = build_arms(
         SpaceSettings(
@@ -71,10 +84,58 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     return Prepared(
         config=config,
         arms=arms,
-        workload=load_workload(resolve(config.load.workload)),
+        workload=_workload(config),
         study_id=study_id(config.name, identity(config)),
         notes=tuple(notes),
     )
+
+
+def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) -> StudyConfig:
+    """Return the study with the sampling of a client that states nothing."""
+    stated = [n for n in SAMPLED if getattr(config.load, n) != getattr(_NEUTRAL_LOAD, n)]
+    if stated:
+        raise ConfigError(
+            f"load.{stated[0]}", "is stated although load.sampling is client_default",
+            "remove one of them",
+        )  # fmt: skip
+    found = generation_defaults(target, config.engine.args, engine_build=config.engine.build)
+    if config.search.num_speculative_tokens:
+        require_speculative(found)
+    notes.append(
+        "client default: "
+        + ", ".join(
+            f"{name} {value}" for name, value in found.values().items() if value is not None
+        )
+    )
+    load = replace(
+        config.load,
+        temperatures=(found.temperature,),
+        top_p=found.top_p,
+        top_k=found.top_k,
+        repetition_penalty=found.repetition_penalty,
+        presence_penalty=found.presence_penalty,
+        frequency_penalty=found.frequency_penalty,
+        # Resolved: what follows is stated like any other sampling.
+        sampling="explicit",
+    )
+    return replace(config, load=load)
+
+
+def _workload(config: StudyConfig) -> Workload:
+    workload = load_workload(resolve(config.load.workload))
+    if workload.needs_chat and config.load.endpoint != "chat":
+        raise ConfigError(
+            "load.endpoint", f"'{workload.name}' holds conversations, and the completions "
+            "endpoint takes none", "set load.endpoint=chat",
+        )  # fmt: skip
+    speculates = bool(config.search.num_speculative_tokens)
+    reason = random_reason(workload) if speculates else None
+    if reason is not None and not config.load.allow_random_workload:
+        raise ConfigError(
+            "load.workload", reason,
+            "measure with real prompts, or force it with load.allow_random_workload=true",
+        )  # fmt: skip
+    return workload
 
 
 def _draft_facts(
@@ -121,7 +182,9 @@ def premises(prepared: Prepared) -> Premises:
         ),
         node_kind=config.node.kind,
         workload_digest=prepared.workload.digest,
-        sampling={"top_p": config.load.top_p, "top_k": float(config.load.top_k)},
+        sampling={
+            name: float(getattr(config.load, name)) for name in SAMPLED if name != "temperatures"
+        },
         step_time=config.objective.step_time,
         board_model=None if board is None else board.name,
         specpilot_version=VERSION,

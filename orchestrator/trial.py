@@ -9,11 +9,12 @@ import json
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
-from orchestrator.core.checks import check_block
-from orchestrator.core.exposition import delta, parse_counters
+from orchestrator.core.capacity import check_capacity
+from orchestrator.core.checks import Expectations, check_scaling
 from orchestrator.core.formulas import acceptance_length, output_throughput
+from orchestrator.core.node_health import NodeNeeds, judge_for_boot
 from orchestrator.core.space import not_in_force
 from orchestrator.core.types import (
     Arm,
@@ -21,13 +22,14 @@ from orchestrator.core.types import (
     Boot,
     BootStatus,
     Cell,
-    CounterSnapshot,
     EngineFacts,
-    LoadResult,
+    Fitness,
+    Invalid,
+    Invalidity,
 )
-from orchestrator.errors import InfeasibleArm, MeasurementError, TransientError
-from orchestrator.load.sanity import garbage_reason
-from orchestrator.ports import Clock, Engine, LoadClient, LoadHooks, LoadRequest, Node, Tracker
+from orchestrator.errors import InfeasibleArm, TransientError
+from orchestrator.measurement import BlockOrder, Instruments, measure_block
+from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,11 @@ class TrialSpec:
     """Served model name."""
     seed: int
     """The study's seed; order of cells and prompts follow from it and the replicate."""
+    ignores_eos: bool = True
+    allows_cache: bool = False
+    """Whether prompts may come from the prefix cache."""
+    needs: NodeNeeds = field(default_factory=NodeNeeds)
+    """What the node must offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +75,7 @@ class Trial:
         self._emit = emit
         self._facts: EngineFacts | None = None
         self._blocks: list[Block] = []
-        self._lost: list[str] = []
+        self._notes: list[str] = []
         self._next = 0
         self._resolved: dict[str, object] = {}
         self._status: BootStatus | None = None
@@ -86,6 +93,12 @@ class Trial:
         """Boot the engine and prove that the arm is in force; a failure ends the trial."""
         spec, ports = self._spec, self._ports
         self._open_run()
+        node = judge_for_boot(self._node, spec.needs)
+        if node.fitness is Fitness.UNFIT:
+            self._end(BootStatus.FAILED, f"the node is unfit: {node.reason}")
+            return
+        if node.fitness is Fitness.DEGRADED:
+            self._notes.append(f"node degraded: {node.reason}")
         try:
             facts = ports.engine.start(spec.arm, self._emit)
         except InfeasibleArm as error:
@@ -100,29 +113,31 @@ class Trial:
         problem = not_in_force(spec.arm, self._facts)
         if problem is not None:
             self._end(BootStatus.NOT_IN_FORCE, problem)
+        capacity = check_capacity(self._facts)
+        if capacity is not None:
+            self._notes.append(capacity)
 
     def step(self) -> str:
         """Measure the next block and return one sentence about it.
 
-        A window that cannot be trusted costs its block; an engine that died ends the trial.
+        A window that cannot be trusted costs its block, which is kept and says why; an engine that
+        died or was restarted ends the trial.
         """
         index, cell = self._next, self._plan[self._next]
         self._next += 1
-        try:
-            block = self._measure(index, cell)
-        except TransientError as error:
-            self._end(BootStatus.FAILED, f"engine lost in cell {cell.key}: {error}")
+        block = self._measure(index, cell)
+        loss = self._engine_loss()
+        if loss is not None:
+            loss_of_block = Invalidity(kind=Invalid.RESTARTED, detail=loss)
+            block = replace(block, invalid=(loss_of_block, *block.invalid))
+        self._blocks.append(block)
+        self._track(lambda run_id: self._ports.tracker.log_block(run_id, block))
+        if loss is not None:
+            self._end(BootStatus.FAILED, f"engine lost in cell {cell.key}: {loss}")
             return self._reason
-        except MeasurementError as error:
-            self._lost.append(f"{cell.key}: {error}")
-            text = f"{cell.key}: not measured, {error}"
-        else:
-            self._blocks.append(block)
-            self._track(lambda run_id: self._ports.tracker.log_block(run_id, block))
-            text = summarize(block)
         if self._next == len(self._plan):
             self._close()
-        return text
+        return summarize(block)
 
     def finish(self) -> Boot:
         """Return the boot's record and end its tracking run.
@@ -181,73 +196,47 @@ class Trial:
 
     def _close(self) -> None:
         """Judge the boot when all blocks had their turn."""
-        bad = [f"{b.cell.key}: {b.invalid_reason}" for b in self._blocks if b.invalid_reason]
-        notes = [*self._lost, *bad]
-        if len(notes) == len(self._plan):
-            self._end(BootStatus.FAILED, f"no valid block; {notes[0]}")
+        self._blocks = list(check_scaling(self._blocks))
+        bad = [f"{b.cell.key}: {b.invalid_reason}" for b in self._blocks if not b.is_valid]
+        if len(bad) == len(self._plan):
+            self._end(BootStatus.FAILED, f"no valid block; {bad[0]}")
         else:
-            self._end(BootStatus.OK, "; ".join(notes))
+            self._end(BootStatus.OK, "; ".join([*self._notes, *bad]))
 
     def _measure(self, index: int, cell: Cell) -> Block:
         assert self._facts is not None
-        window = _CounterWindow(self._ports.engine)
-        hooks = LoadHooks(on_window_start=window.open, on_window_end=window.close)
-        request = LoadRequest(
-            base_url=self._facts.base_url,
-            model=self._spec.model,
-            cell=cell,
-            seed=block_seed(self._spec, cell, self._plan[:index].count(cell)),
-        )
-        try:
-            result = self._ports.load.run(request, hooks)
-            counters = window.delta()
-        finally:
-            # An engine that died under the load is the news, whatever the load said.
-            if self._ports.engine.facts().boot_id != self._facts.boot_id:
-                raise TransientError("the engine was restarted inside the block")
-        block = self._block(index, cell, result, counters)
-        texts = tuple(record.text for record in result.records)
-        reason = check_block(block, self._spec.arm) or garbage_reason(texts)
-        return replace(block, invalid_reason=reason)
-
-    def _block(
-        self, index: int, cell: Cell, result: LoadResult, counters: CounterSnapshot
-    ) -> Block:
-        assert self._facts is not None
-        done = [record for record in result.records if record.error is None]
-        return Block(
-            block_id=f"{self._facts.boot_id}/{cell.key}/{index}",
+        spec, ports = self._spec, self._ports
+        order = BlockOrder(
             boot_id=self._facts.boot_id,
             index=index,
-            cell=cell,
-            duration_s=result.duration_s,
-            counters=counters,
-            output_tokens=result.output_tokens,
-            num_requests=len(result.records),
-            num_failed=result.num_failed,
-            ttft_s=tuple(r.ttft_s for r in done if r.ttft_s is not None),
-            tpot_s=tuple(r.tpot_s for r in done if r.tpot_s is not None),
-            finish_reasons=dict(result.finish_reasons),
+            request=LoadRequest(
+                base_url=self._facts.base_url,
+                model=spec.model,
+                cell=cell,
+                seed=block_seed(spec, cell, self._plan[:index].count(cell)),
+            ),
+            expected=Expectations(arm=spec.arm, allows_cache=spec.allows_cache),
+            ignores_eos=spec.ignores_eos,
         )
+        instruments = Instruments(
+            load=ports.load,
+            metrics_text=ports.engine.metrics_text,
+            node=ports.node,
+            needs=spec.needs,
+            own_pids=ports.engine.pids,
+        )
+        return measure_block(order, instruments).block
 
-
-class _CounterWindow:
-    """The engine's counters at both edges of a block."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._edges: list[CounterSnapshot] = []
-
-    def open(self) -> None:
-        self._edges = [parse_counters(self._engine.metrics_text())]
-
-    def close(self) -> None:
-        self._edges.append(parse_counters(self._engine.metrics_text()))
-
-    def delta(self) -> CounterSnapshot:
-        if len(self._edges) != 2:
-            raise MeasurementError("the engine's counters were not read at both edges")
-        return delta(self._edges[0], self._edges[1])
+    def _engine_loss(self) -> str | None:
+        """Return what happened to the boot's engine, or None while it is the same process."""
+        assert self._facts is not None
+        try:
+            boot_id = self._ports.engine.facts().boot_id
+        except TransientError as error:
+            return str(error)
+        if boot_id != self._facts.boot_id:
+            return "the engine was restarted inside the block"
+        return None
 
 
 def plan_blocks(spec: TrialSpec) -> tuple[Cell, ...]:

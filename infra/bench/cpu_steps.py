@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.exposition import delta, parse_counters
+from orchestrator.core.exposition import EngineCounters, delta, parse_counters
 from orchestrator.core.formulas import acceptance_length, output_throughput
 from orchestrator.core.types import CounterSnapshot
 from serve_apps.cpu import environment
@@ -121,7 +121,7 @@ def complete(port: int, prompt: str, *, max_tokens: int, temperature: float, see
         answer.read()
 
 
-def read_counters(port: int) -> CounterSnapshot:
+def read_counters(port: int) -> EngineCounters:
     """Return the engine's counters now."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         return parse_counters(answer.read().decode())

@@ -14,15 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.exposition import delta, parse_counters
+from orchestrator.core.exposition import EngineCounters, delta, parse_counters
 from orchestrator.core.formulas import acceptance_length
-from orchestrator.core.types import CounterSnapshot
 
 PROMPTS = Path(__file__).parent / "heldout_prompts.jsonl"
 REQUEST_DEADLINE_S = 600.0
 
 
-def counters(url: str) -> CounterSnapshot:
+def counters(url: str) -> EngineCounters:
     """Return the engine's counters."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
         return parse_counters(answer.read().decode())

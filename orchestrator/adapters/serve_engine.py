@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.core.secrecy import scrub
 from orchestrator.core.types import Arm, EngineFacts
 from orchestrator.errors import InfeasibleArm, TransientError
+from serve_apps.engine import procfs
 from serve_apps.engine.deployment import (
     DEPLOYMENT_NAME,
     EngineOptions,
@@ -22,6 +24,7 @@ from serve_apps.engine.deployment import (
     trial_app,
 )
 from serve_apps.engine.errors import BootFailure, boot_error_from_text
+from serve_apps.engine.spec import boot_mark
 
 TRIAL_PREFIX = "trial-"
 """Serve applications with this prefix belong to trials; production never carries it."""
@@ -86,6 +89,14 @@ class ServeEngine:
     def metrics_text(self) -> str:
         """Return the engine's own exposition."""
         return str(self._call("metrics_text"))
+
+    def pids(self) -> frozenset[int]:
+        """Return the boot's processes; the engine runs on the node of the trial that asks."""
+        try:
+            facts = self.facts()
+            return frozenset(procfs.members(os.getpgid(facts.pid), boot_mark(facts.boot_id)))
+        except (TransientError, ProcessLookupError):
+            return frozenset()
 
     def log_tail(self) -> str:
         """Return the end of the engine's log, or the reason why there is none."""

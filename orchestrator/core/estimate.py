@@ -20,6 +20,7 @@ from orchestrator.core.formulas import (
     pooled,
     quantile,
     step_time_s,
+    stream_seconds,
 )
 from orchestrator.core.types import (
     Arm,
@@ -335,7 +336,7 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
 
 
 def _valid(blocks: Sequence[Block], cell: Cell | None = None) -> list[Block]:
-    return [b for b in blocks if b.invalid_reason is None and cell in (None, b.cell)]
+    return [b for b in blocks if b.is_valid and cell in (None, b.cell)]
 
 
 def _length(arm: Arm, blocks: Sequence[Block]) -> float | None:
@@ -355,8 +356,7 @@ def _step_s(
         return board.step_time_s(arm.num_speculative_tokens, cell.streams)
     return step_time_s(
         pooled([block.counters for block in blocks]),
-        duration_s=sum(block.duration_s for block in blocks),
-        streams=cell.streams,
+        busy_s=stream_seconds(blocks),
         output_tokens=sum(block.output_tokens for block in blocks),
         speculates=not arm.is_baseline,
     )

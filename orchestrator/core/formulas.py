@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from orchestrator.core.types import CounterSnapshot
+from orchestrator.core.types import Block, CounterSnapshot
+
+_ADDED = (
+    *("generation_tokens", "prompt_tokens", "num_drafts", "num_draft_tokens"),
+    *("num_accepted_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions"),
+)
+"""Counters of a difference that are numbers; gauges have none."""
 
 
 def pooled(deltas: Sequence[CounterSnapshot]) -> CounterSnapshot:
@@ -17,13 +23,26 @@ def pooled(deltas: Sequence[CounterSnapshot]) -> CounterSnapshot:
     positions = [delta.num_accepted_tokens_per_pos for delta in deltas]
     known = [position for position in positions if position is not None]
     same = len(known) == len(positions) and len({len(position) for position in known}) == 1
+    sums = {name: _sum(getattr(delta, name) for delta in deltas) for name in _ADDED}
     return CounterSnapshot(
-        generation_tokens=_sum(delta.generation_tokens for delta in deltas),
-        prompt_tokens=_sum(delta.prompt_tokens for delta in deltas),
-        num_drafts=_sum(delta.num_drafts for delta in deltas),
-        num_draft_tokens=_sum(delta.num_draft_tokens for delta in deltas),
-        num_accepted_tokens=_sum(delta.num_accepted_tokens for delta in deltas),
+        generation_tokens=sums.pop("generation_tokens"),
+        prompt_tokens=sums.pop("prompt_tokens"),
+        **sums,
         num_accepted_tokens_per_pos=tuple(map(sum, zip(*known, strict=True))) if same else None,
+    )
+
+
+def stream_seconds(blocks: Iterable[Block]) -> float:
+    """Return the time that streams were busy in the windows, summed over streams.
+
+    Formula: sum of duration_s * streams; in the open loop, where the load decides how many
+    requests run, duration_s * effective_concurrency.
+    """
+    return sum(
+        block.duration_s * (block.effective_concurrency or 0.0)
+        if block.cell.is_open_loop
+        else block.duration_s * block.cell.streams
+        for block in blocks
     )
 
 
@@ -77,23 +96,28 @@ def output_throughput(tokens: float | None, seconds: float) -> float | None:
 def step_time_s(
     delta: CounterSnapshot,
     *,
-    duration_s: float,
-    streams: int,
+    busy_s: float,
     output_tokens: int,
     speculates: bool,
 ) -> float | None:
     """Return the wall seconds of one engine step.
 
-    Formula: duration_s / steps, with steps = num_drafts / streams where the arm speculates and
-    output_tokens / streams where it does not: each stream drafts once a step, or emits one token.
+    Formula: busy_s / num_drafts where the arm speculates and busy_s / output_tokens where it does
+    not: each stream drafts once a step, or emits one token.
+
+    Args:
+        delta: Counters over the window.
+        busy_s: ``stream_seconds`` of the window.
+        output_tokens: Output tokens of all streams in the window.
+        speculates: Whether the arm drafts.
 
     Returns:
         Seconds, or None when no step was counted.
     """
     stream_steps = delta.num_drafts if speculates else output_tokens
-    if not stream_steps or duration_s <= 0:
+    if not stream_steps or busy_s <= 0:
         return None
-    return duration_s * streams / stream_steps
+    return busy_s / stream_steps
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:

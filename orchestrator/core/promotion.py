@@ -168,13 +168,13 @@ def valid_gate(boots: Sequence[Boot], cells: Sequence[Cell]) -> Gate:
     for boot in boots:
         if boot.status is BootStatus.INFEASIBLE:
             return Gate(name="valid", passed=False, reason=f"infeasible: {boot.reason}")
-        measured = {block.cell for block in boot.blocks if block.invalid_reason is None}
+        measured = {block.cell for block in boot.blocks if block.is_valid}
         absent = [cell.key for cell in cells if cell not in measured]
         if boot.status is BootStatus.OK and absent:
             reason = f"{boot.trial_id} has no valid block in {', '.join(absent)}"
             return Gate(name="valid", passed=False, reason=_with_examples(reason, boot.blocks))
     blocks = [block for boot in boots for block in boot.blocks]
-    num_valid = sum(block.invalid_reason is None for block in blocks)
+    num_valid = sum(block.is_valid for block in blocks)
     reason = f"{num_valid} of {len(blocks)} blocks are valid"
     if lost:
         reason += f"; failed boots: {'; '.join(lost)}"
@@ -242,7 +242,7 @@ def _ttft_words(contrast: Contrast) -> str:
 
 
 def _with_examples(reason: str, blocks: Sequence[Block]) -> str:
-    invalid = [block for block in blocks if block.invalid_reason is not None]
+    invalid = [block for block in blocks if not block.is_valid]
     if not invalid:
         return reason
     return f"{reason}; for example {invalid[0].cell.key}: {invalid[0].invalid_reason}"

@@ -90,7 +90,7 @@ def _summary(
 ) -> ArmSummary:
     blocks = [block for boot in boots for block in boot.blocks]
     facts = [boot.facts for boot in boots if boot.facts is not None]
-    invalid = [block for block in blocks if block.invalid_reason is not None]
+    invalid = [block for block in blocks if not block.is_valid]
     ends = [boot for boot in boots if boot.status is not BootStatus.OK]
     return ArmSummary(
         arm=arm,

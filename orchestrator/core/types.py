@@ -55,16 +55,24 @@ class Cell:
     """One load condition."""
 
     streams: int
-    """Concurrent requests of the closed loop, at least 1."""
+    """Concurrent requests of the closed loop, at least 1; in the open loop the most at a time."""
     temperature: float
     """Sampling temperature written into every request."""
     workload: str = "code"
     """Name of the workload."""
+    request_rate: float = 0.0
+    """Mean arrivals / s of the open loop (Poisson); 0 is the closed loop."""
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests arrive by themselves instead of following an answer."""
+        return self.request_rate > 0
 
     @property
     def key(self) -> str:
-        """Short name, valid in an MLflow key, for example ``c2_t0.7``."""
-        return f"c{self.streams}_t{self.temperature:g}"
+        """Short name, valid in an MLflow key, for example ``c2_t0.7`` or ``r1.5_t0.7``."""
+        first = f"r{self.request_rate:g}" if self.is_open_loop else f"c{self.streams}"
+        return f"{first}_t{self.temperature:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +90,41 @@ class CounterSnapshot:
     num_accepted_tokens: float | None = None
     num_accepted_tokens_per_pos: tuple[float, ...] | None = None
     """[num_speculative_tokens] accepted drafts by position."""
+    prefix_cache_queries: float | None = None
+    """Prompt tokens that were looked up in the prefix cache."""
+    prefix_cache_hits: float | None = None
+    """Prompt tokens that were found there."""
+    num_preemptions: float | None = None
     num_requests_running: float | None = None
-    """Gauge: meaningful in a snapshot, None in a difference."""
+    """Gauge, like the two below: meaningful in a snapshot, None in a difference."""
+    num_requests_waiting: float | None = None
+    kv_cache_usage: float | None = None
+    """Share of the KV cache in use, 0 to 1; it says nothing of capacity."""
 
 
 class TokenSource(StrEnum):
     """Where the count of output tokens came from."""
 
     USAGE = "usage"
+    """The answer's ``usage``."""
+    SERVER = "server"
+    """Another statement of the server, such as token ids or ``timings``."""
     NONE = "none"
+
+
+class RequestFault(StrEnum):
+    """What kind of thing went wrong with a request."""
+
+    REFUSED = "refused"
+    """HTTP 429 or 503: the server has no room now."""
+    HTTP = "http"
+    """Any other status than 200."""
+    CONNECTION = "connection"
+    """Refused or reset."""
+    STALLED = "stalled"
+    """No byte for too long, or no end in time."""
+    BROKEN = "broken"
+    """What came is no event stream, ends mid-way, or holds an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +135,30 @@ class RequestRecord:
     prompt_id: str
     prompt_tokens: int | None
     output_tokens: int | None
+    """Tokens of the whole answer; of a failed one what had arrived, where that is known."""
     token_source: TokenSource
     finish_reason: str | None
     started_s: float
-    """Start on the client's monotonic clock, relative to the start of the load."""
+    """Start on the client's monotonic clock, relative to the start of the load. In the open loop
+    the moment of the arrival, whenever the request could be sent."""
     ttft_s: float | None
+    """To the first generated text, of whatever kind (content, reasoning, tool call)."""
     e2e_s: float | None
+    """To the last event that carries the answer; None when the request failed."""
     chunk_times_s: tuple[float, ...]
+    """[num_chunks] arrival of each chunk with generated text."""
+    chunk_tokens: tuple[int, ...] | None = None
+    """[num_chunks] output tokens up to and with each chunk, where the server says so."""
+    max_tokens: int | None = None
+    """What was asked for."""
     cached_tokens: int | None = None
+    """Prompt tokens from the prefix cache; None when the server does not say."""
     text: str = ""
+    fault: RequestFault | None = None
+    """None for a request that succeeded; then ``error`` is None too."""
     error: str | None = None
+    retry_after_s: float | None = None
+    """What a refusing server asked to wait."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -122,18 +170,69 @@ class RequestRecord:
         return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
 
 
+class Moment(StrEnum):
+    """When the load lets the world be observed."""
+
+    BEFORE = "before"
+    """Warmed up and drained: the engine is idle."""
+    OPEN = "open"
+    """Every stream is decoding: the window starts."""
+    DURING = "during"
+    CLOSE = "close"
+    """Every stream still asks: the window ends."""
+    AFTER = "after"
+    """Drained again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of the load's clock, in seconds since the start of the load."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return self.end_s - self.start_s
+
+    @property
+    def middle_s(self) -> float:
+        """Its middle."""
+        return (self.start_s + self.end_s) / 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """One run of the closed loop: the measured window and what fell into it."""
+    """One run of the load: every request from idle engine to idle engine, and the window."""
 
-    duration_s: float
-    """Wall time of the measured window."""
     records: tuple[RequestRecord, ...]
-    """Requests that ended inside the window or were cut by its end."""
-    output_tokens: int
-    """Output tokens of all streams in the window, counted from ``usage``."""
-    num_failed: int
-    finish_reasons: dict[str, int]
+    """By start; ramp and drain included."""
+    opening: Span | None
+    """How long the observation at the window's start took; None when it never opened."""
+    closing: Span | None
+    """The same at its end."""
+    num_lost_streams: int = 0
+    """Streams that gave up after failures in a row."""
+    num_delayed: int = 0
+    """Arrivals of the open loop that had to wait for a free connection."""
+
+    @property
+    def window(self) -> Span | None:
+        """The window, from the middle of one observation to the middle of the other."""
+        if self.opening is None or self.closing is None:
+            return None
+        return Span(start_s=self.opening.middle_s, end_s=self.closing.middle_s)
+
+    @property
+    def num_failed(self) -> int:
+        """Requests that failed for any reason but a refusal."""
+        return sum(r.fault not in (None, RequestFault.REFUSED) for r in self.records)
+
+    @property
+    def num_refused(self) -> int:
+        """Requests that the server had no room for."""
+        return sum(r.fault is RequestFault.REFUSED for r in self.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +251,26 @@ class EngineFacts:
     draft_architecture: str | None
     kv_cache_tokens: int | None
     kv_max_concurrency: float | None
+    kv_cache_tokens_log: int | None = None
+    """What the log says of the same two; see ``core.capacity``."""
+    kv_max_concurrency_log: float | None = None
     max_model_len: int | None
     boot_time_s: float
     weights_bytes: int | None
     log_path: str
     resolved_config: dict[str, object] = field(default_factory=dict)
+    build: dict[str, object] = field(default_factory=dict)
+    """What the engine's side knows of its build and machine; see ``serve_apps.engine.build``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """One process that holds GPU memory."""
+
+    pid: int
+    name: str | None
+    memory_bytes: int | None
+    """None where the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +283,105 @@ class NodeState:
     mem_available_bytes: int | None
     mem_total_bytes: int | None
     load_average_1m: float | None
+    num_cores: int | None = None
+    """CPU cores that are online; the load average is held against them."""
+    mem_free_bytes: int | None = None
+    page_cache_bytes: int | None = None
+    swap_used_bytes: int | None = None
     sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
+    utilisation: float | None = None
+    """Share of the last sample period in which a kernel ran, 0 to 1."""
+    throttle_reasons: tuple[str, ...] | None = None
+    """NVML's names of what slows the clock, without those of an idle GPU; None: not told."""
+    gpu_processes: tuple[GpuProcess, ...] | None = None
+
+
+class Fitness(StrEnum):
+    """Whether a node can be measured on."""
+
+    FIT = "fit"
+    DEGRADED = "degraded"
+    """Numbers count, with a doubt that is shown."""
+    UNFIT = "unfit"
+    """Numbers do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVerdict:
+    """A judgement of node states with its reason."""
+
+    fitness: Fitness
+    reason: str
+    """One sentence; empty when fit."""
+
+
+class Invalid(StrEnum):
+    """Why a block gets no score."""
+
+    REQUESTS = "requests"
+    """Too many requests failed, a stream gave up, or there was no window."""
+    TOKENS = "tokens"
+    """Client and engine disagree about tokens, or nobody counted them."""
+    CONTAMINATED = "contaminated"
+    """The engine generated more than the client asked for: other traffic."""
+    RESTARTED = "restarted"
+    COUNTERS = "counters"
+    """The engine's counters are missing or make no sense."""
+    NODE = "node"
+    """The node was unfit: clock, memory."""
+    CACHED = "cached"
+    """Prompts came from the prefix cache although the study does not ask for it."""
+    TRUNCATED = "truncated"
+    """Answers are shorter than asked although ends were to be ignored."""
+    GARBAGE = "garbage"
+    """Answers are no text."""
+    ACCEPTANCE = "acceptance"
+    """Acceptance outside its bounds, or drafting that does not fit the arm."""
+    CONCURRENCY = "concurrency"
+    """The engine did not run as many requests at a time as the cell asks for."""
+    STEP_TIME = "step_time"
+    """Acceptance length / step time is not the throughput."""
+    SCALING = "scaling"
+    """Twice the streams gave more than twice the throughput."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invalidity:
+    """One reason why a block gets no score."""
+
+    kind: Invalid
+    detail: str
+    """One sentence with the figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Quantiles of a sample, linear between order statistics."""
+
+    p50: float
+    p95: float
+    p99: float
+    num_values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAudit:
+    """Output tokens as the client and as the engine count them."""
+
+    client_total: int
+    """Of all requests between two idle moments."""
+    engine_total: float | None
+    """The same by the engine's counter; None without counters."""
+    unknown_total: int
+    """Most tokens that the engine may have generated for answers whose count is unknown."""
+    client_window: int
+    """Within the window, by the arrival of chunks."""
+    engine_window: float | None
+    edge_tokens: int
+    """Tokens that arrived while the window's edges were observed: either side may have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,16 +395,57 @@ class Block:
     """Order of the block within the boot, from 0."""
     cell: Cell
     duration_s: float
+    """Length of the window, in which every stream was busy; 0 when it never opened."""
     counters: CounterSnapshot
-    """Difference over the window."""
-    output_tokens: int
+    """Difference over the window; all None without counters."""
+    audit: TokenAudit
     num_requests: int
+    """Requests that were made, ramp and drain included."""
     num_failed: int
+    num_refused: int = 0
+    """Answers 429 and 503; they are asked again and do not count as failed."""
+    num_delayed: int = 0
+    """Arrivals of the open loop that found every connection busy."""
+    num_lost_streams: int = 0
+    """Streams that gave up after failures in a row."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """The most frequent messages of requests that were refused or failed, with their counts."""
+    effective_concurrency: float | None = None
+    """Mean of the engine's gauge of running requests over the window, from a few looks."""
+    most_running: float | None = None
+    """The largest of them."""
+    mean_waiting: float | None = None
+    """Mean of the gauge of requests that wait for their turn."""
     ttft_s: tuple[float, ...]
+    """Of the requests that started in the window."""
     tpot_s: tuple[float, ...]
+    """Of the requests that ended in the window."""
+    chunk_gap_s: Quantiles | None = None
+    """Gaps between chunks of one answer in the window; not a time per token."""
     finish_reasons: dict[str, int]
-    invalid_reason: str | None = None
-    """Why the block gets no score; None for a valid block."""
+    prompt_tokens: int | None = None
+    """Of all requests that succeeded; None when a server does not say."""
+    cached_tokens: int | None = None
+    node: NodeVerdict | None = None
+    node_states: tuple[NodeState, ...] = ()
+    """Before, at the edges and after."""
+    invalid: tuple[Invalidity, ...] = ()
+    """Why the block gets no score; empty for a valid block."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens of all streams in the window, as the client counts them."""
+        return self.audit.client_window
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the block may enter an estimate."""
+        return not self.invalid
+
+    @property
+    def invalid_reason(self) -> str | None:
+        """All reasons in one sentence each; None for a valid block."""
+        return "; ".join(f"{item.kind}: {item.detail}" for item in self.invalid) or None
 
 
 class BootStatus(StrEnum):

@@ -228,12 +228,7 @@ def _challenged(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
         if other != winner
     ]
     doubt = draft_doubt(
-        [
-            block
-            for boot in evidence.boots_of(winner)
-            for block in boot.blocks
-            if block.invalid_reason is None
-        ]
+        [block for boot in evidence.boots_of(winner) for block in boot.blocks if block.is_valid]
     )
     sentences += [doubt] if doubt else []
     if gates[0].passed is False:

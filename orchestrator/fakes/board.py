@@ -80,6 +80,7 @@ class RunningEngine:
     counters: Counters
     num_blocks: int = 0
     num_requests: int = 0
+    num_running: int = 0
     is_alive: bool = True
 
 

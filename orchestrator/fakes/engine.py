@@ -63,6 +63,13 @@ class FakeEngine:
         """
         return exposition(self._board.engine(), kv_cache_tokens=self._kv_cache_tokens())
 
+    def pids(self) -> frozenset[int]:
+        """Return the process of the boot; empty when there is none."""
+        try:
+            return frozenset({self._board.engine().pid})
+        except TransientError:
+            return frozenset()
+
     def log_tail(self) -> str:
         """Return the last lines of the engine's log."""
         return "\n".join(self._log)
@@ -120,7 +127,7 @@ def exposition(engine: RunningEngine, *, kv_cache_tokens: int) -> str:
     lines = [
         "# HELP vllm:num_requests_running Number of requests in model execution batches.",
         "# TYPE vllm:num_requests_running gauge",
-        f"vllm:num_requests_running{{{labels}}} 0.0",
+        f"vllm:num_requests_running{{{labels}}} {float(engine.num_running)}",
         "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig",
         "# TYPE vllm:cache_config_info gauge",
         f'vllm:cache_config_info{{kv_cache_size_tokens="{kv_cache_tokens}",'

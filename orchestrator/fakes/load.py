@@ -1,20 +1,28 @@
-"""The closed loop in virtual time, against the engine on a ``FakeBoard``."""
+"""The load in virtual time, against the engine on a ``FakeBoard``."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from orchestrator.core.types import LoadResult, RequestRecord, TokenSource
-from orchestrator.errors import MeasurementError, TransientError
+from orchestrator.core.types import (
+    LoadResult,
+    Moment,
+    RequestFault,
+    RequestRecord,
+    Span,
+    TokenSource,
+)
+from orchestrator.errors import TransientError
 from orchestrator.fakes.board import FakeBoard, RunningEngine
-from orchestrator.ports import LoadHooks, LoadRequest
+from orchestrator.ports import LoadRequest, Observe
 
 PROMPT_TOKENS = 64
 NUM_PROMPTS = 64
 PREFILL_S = 0.050
 WARMUP_TOKENS = 16
+FAILURES_BEFORE_GIVING_UP = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,23 @@ class _Step:
     emitted: int
 
 
+@dataclass(slots=True)
+class _Timeline:
+    """The steps of all streams, counted by the engine as time reaches them."""
+
+    engine: RunningEngine
+    steps: list[tuple[float, _Step | None]] = field(default_factory=list)
+    """Time and step; None is a prefill with its token."""
+    _done: int = 0
+
+    def advance(self, until_s: float) -> None:
+        """Let the engine count what has happened by now."""
+        self.steps[self._done :] = sorted(self.steps[self._done :], key=lambda item: item[0])
+        while self._done < len(self.steps) and self.steps[self._done][0] <= until_s:
+            _count(self.engine, self.steps[self._done][1])
+            self._done += 1
+
+
 class FakeLoad:
     """Implements ``ports.LoadClient`` on a board.
 
@@ -34,7 +59,7 @@ class FakeLoad:
 
     Args:
         board: The board whose engine is loaded.
-        block_s: Virtual seconds in which requests start.
+        block_s: Virtual seconds of the window.
         max_tokens: Output tokens of every request.
     """
 
@@ -43,33 +68,53 @@ class FakeLoad:
         self._block_s = block_s
         self._max_tokens = max_tokens
 
-    def run(self, request: LoadRequest, hooks: LoadHooks) -> LoadResult:
-        """Warm up, measure one window in virtual time, and move the engine's counters.
-
-        Raises:
-            MeasurementError: No request of the window succeeded.
-        """
-        engine = self._engine(request)
+    def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
+        """Warm up, measure one window in virtual time, and move the engine's counters."""
+        try:
+            engine = self._engine(request)
+        except TransientError as error:
+            return _dead(request, observe, str(error))
         step_s = self._board.block_step_time_s(request.cell.streams, seed=request.seed)
+        warm = _Timeline(engine)
         for stream in range(request.cell.streams):
-            self._ask(engine, request, stream=stream, turn=-1, step_s=step_s, started_s=0.0)
-        hooks.on_window_start()
+            self._ask(warm, request, stream=stream, turn=-1, step_s=step_s, started_s=0.0)
+        warm.advance(float("inf"))
+        observe(Moment.BEFORE)
         self._strike(engine)
-        records = self._window(request, step_s)
+        if not engine.is_alive:
+            return _dead(request, observe, "connection reset", is_warm=True)
+        return self._measure(request, observe, step_s)
+
+    def _measure(self, request: LoadRequest, observe: Observe, step_s: float) -> LoadResult:
         engine = self._engine(request)
-        engine.counters.generation_tokens += engine.faults.foreign_tokens
-        duration_s = max((_end_s(record) for record in records), default=0.0)
-        self._board.clock.sleep(duration_s)
-        hooks.on_window_end()
-        return _result(records, duration_s=duration_s)
+        timeline = _Timeline(engine)
+        open_s = PREFILL_S + 2 * step_s
+        close_s = open_s + self._block_s
+        records = list(self._records(timeline, request, step_s=step_s, close_s=close_s))
+        engine.num_running = request.cell.streams
+        for moment, at_s in (
+            (Moment.OPEN, open_s),
+            (Moment.DURING, (open_s + close_s) / 2),
+            (Moment.CLOSE, close_s),
+        ):
+            timeline.advance(at_s)
+            if moment is Moment.DURING:
+                engine.counters.generation_tokens += engine.faults.foreign_tokens
+            observe(moment)
+        engine.num_running = 0
+        timeline.advance(float("inf"))
+        self._board.clock.sleep(max((_end_s(record) for record in records), default=0.0))
+        observe(Moment.AFTER)
+        return LoadResult(
+            records=tuple(sorted(records, key=lambda record: record.started_s)),
+            opening=Span(start_s=open_s, end_s=open_s),
+            closing=Span(start_s=close_s, end_s=close_s),
+        )
 
     def _engine(self, request: LoadRequest) -> RunningEngine:
-        try:
-            if request.base_url.rstrip("/") != self._board.base_url:
-                raise TransientError(f"no engine answers at {request.base_url}")
-            return self._board.engine()
-        except TransientError as error:
-            raise MeasurementError(f"none of 1 requests succeeded; the first: {error}") from error
+        if request.base_url.rstrip("/") != self._board.base_url:
+            raise TransientError(f"no engine answers at {request.base_url}")
+        return self._board.engine()
 
     def _strike(self, engine: RunningEngine) -> None:
         """Let the fault of this block happen."""
@@ -77,26 +122,24 @@ class FakeLoad:
         engine.num_blocks += 1
         if engine.faults.death_in_block == block:
             engine.is_alive = False
-            raise MeasurementError("none of 1 requests succeeded; the first: connection reset")
         if engine.faults.restart_in_block == block:
             self._board.restart()
 
-    def _window(self, request: LoadRequest, step_s: float) -> list[RequestRecord]:
-        engine = self._engine(request)
-        records: list[RequestRecord] = []
+    def _records(
+        self, timeline: _Timeline, request: LoadRequest, *, step_s: float, close_s: float
+    ) -> Iterator[RequestRecord]:
         for stream in range(request.cell.streams):
             now_s, turn = 0.0, 0
-            while now_s < self._block_s:
+            while now_s < close_s:
                 record = self._ask(
-                    engine, request, stream=stream, turn=turn, step_s=step_s, started_s=now_s
+                    timeline, request, stream=stream, turn=turn, step_s=step_s, started_s=now_s
                 )
-                records.append(record)
+                yield record
                 now_s, turn = _end_s(record), turn + 1
-        return records
 
     def _ask(
         self,
-        engine: RunningEngine,
+        timeline: _Timeline,
         request: LoadRequest,
         *,
         stream: int,
@@ -104,7 +147,7 @@ class FakeLoad:
         step_s: float,
         started_s: float,
     ) -> RequestRecord:
-        cell = request.cell
+        cell, engine = request.cell, timeline.engine
         request_id = f"{cell.key}-{request.seed}-{stream}-{turn}"
         prompt = random.Random(f"{request.seed}/{stream}/{turn}").randrange(NUM_PROMPTS)
         prompt_id = f"{cell.workload}-{prompt}"
@@ -117,9 +160,9 @@ class FakeLoad:
         if engine.faults.is_garbage:
             rates = (0.0,) * len(rates)
         steps = _decode(rates, max_tokens=max_tokens, rng=random.Random(request_id))
-        _count(engine, steps)
         ttft_s = PREFILL_S + step_s
         times = tuple(ttft_s + index * step_s for index in range(len(steps) + 1))
+        timeline.steps += zip((started_s + t for t in times), (None, *steps), strict=True)
         return RequestRecord(
             request_id=request_id,
             prompt_id=prompt_id,
@@ -131,6 +174,9 @@ class FakeLoad:
             ttft_s=ttft_s,
             e2e_s=times[-1],
             chunk_times_s=times,
+            chunk_tokens=_running_total(steps),
+            max_tokens=max_tokens,
+            cached_tokens=0,
             text="a " * max_tokens if engine.faults.is_garbage else _words(request_id, max_tokens),
         )
 
@@ -150,17 +196,26 @@ def _decode(rates: tuple[float, ...], *, max_tokens: int, rng: random.Random) ->
     return steps
 
 
-def _count(engine: RunningEngine, steps: list[_Step]) -> None:
-    counters = engine.counters
-    counters.prompt_tokens += PROMPT_TOKENS
-    counters.generation_tokens += 1 + sum(step.emitted for step in steps)
+def _running_total(steps: list[_Step]) -> tuple[int, ...]:
+    totals = [1]
     for step in steps:
-        if step.drafted:
-            counters.num_drafts += 1
-            counters.num_draft_tokens += step.drafted
-            counters.num_accepted_tokens += step.accepted
-            for position in range(step.accepted):
-                counters.accepted_per_pos[position] += 1
+        totals.append(totals[-1] + step.emitted)
+    return tuple(totals)
+
+
+def _count(engine: RunningEngine, step: _Step | None) -> None:
+    counters = engine.counters
+    if step is None:
+        counters.prompt_tokens += PROMPT_TOKENS
+        counters.generation_tokens += 1
+        return
+    counters.generation_tokens += step.emitted
+    if step.drafted:
+        counters.num_drafts += 1
+        counters.num_draft_tokens += step.drafted
+        counters.num_accepted_tokens += step.accepted
+        for position in range(step.accepted):
+            counters.accepted_per_pos[position] += 1
 
 
 def _words(request_id: str, num_tokens: int) -> str:
@@ -180,6 +235,7 @@ def _failed(request_id: str, prompt_id: str, *, started_s: float, lost_s: float)
         ttft_s=None,
         e2e_s=None,
         chunk_times_s=(),
+        fault=RequestFault.CONNECTION,
         error=f"ClientOSError: connection reset after {lost_s:.3f} s",
     )
 
@@ -188,14 +244,32 @@ def _end_s(record: RequestRecord) -> float:
     return record.started_s + (record.e2e_s if record.e2e_s is not None else PREFILL_S)
 
 
-def _result(records: list[RequestRecord], *, duration_s: float) -> LoadResult:
-    errors = [record.error for record in records if record.error is not None]
-    if len(errors) == len(records):
-        raise MeasurementError(f"none of {len(records)} requests succeeded; the first: {errors[0]}")
+def _dead(
+    request: LoadRequest, observe: Observe, error: str, *, is_warm: bool = False
+) -> LoadResult:
+    """Return the load of an engine that answers nothing: every stream gives up."""
+    if not is_warm:
+        observe(Moment.BEFORE)
+    observe(Moment.AFTER)
+    streams = range(request.cell.streams)
+    records = [
+        RequestRecord(
+            request_id=f"{request.cell.key}-{request.seed}-{stream}-{turn}",
+            prompt_id="none",
+            prompt_tokens=None,
+            output_tokens=None,
+            token_source=TokenSource.NONE,
+            finish_reason=None,
+            started_s=0.0,
+            ttft_s=None,
+            e2e_s=None,
+            chunk_times_s=(),
+            fault=RequestFault.CONNECTION,
+            error=error,
+        )
+        for stream in streams
+        for turn in range(FAILURES_BEFORE_GIVING_UP)
+    ]
     return LoadResult(
-        duration_s=duration_s,
-        records=tuple(sorted(records, key=lambda record: record.started_s)),
-        output_tokens=sum(record.output_tokens or 0 for record in records),
-        num_failed=len(errors),
-        finish_reasons=dict(Counter(r.finish_reason or "unknown" for r in records if not r.error)),
+        records=tuple(records), opening=None, closing=None, num_lost_streams=len(streams)
     )

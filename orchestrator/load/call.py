@@ -30,6 +30,9 @@ class Sampling:
     top_p: float
     top_k: int
     """0 means no limit."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     seed: int
     max_tokens: int
     ignore_eos: bool
@@ -75,6 +78,8 @@ def request_body(call: Call) -> dict[str, Any]:
         "stream_options": {"include_usage": True},
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
         "seed": sampling.seed,
         "max_tokens": sampling.max_tokens,
     }
@@ -82,9 +87,7 @@ def request_body(call: Call) -> dict[str, Any]:
         body |= {
             "top_k": sampling.top_k,
             "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
+            "repetition_penalty": sampling.repetition_penalty,
             "ignore_eos": sampling.ignore_eos,
         }
         if call.continuous_usage:
@@ -105,6 +108,8 @@ def _check_openai(sampling: Sampling) -> None:
         )
     if sampling.ignore_eos:
         raise ConfigError("ignore_eos", "OpenAI's API cannot ignore ends", "set it to false")
+    if sampling.repetition_penalty != 1.0:
+        raise ConfigError("repetition_penalty", "OpenAI's API has none", "set it to 1.0")
 
 
 def _check_extra(call: Call) -> None:

@@ -46,6 +46,7 @@ class SseClient:
         clock: Monotonic seconds.
         origin_s: Moment on ``clock`` that ``started_s`` of the records counts from.
         stall_timeout_s: Longest time without a byte.
+        api_key: Sent as a bearer token; None sends none.
 
     Raises:
         ConfigError: The address is none of HTTP.
@@ -59,6 +60,7 @@ class SseClient:
         clock: Callable[[], float],
         origin_s: float,
         stall_timeout_s: float = STALL_TIMEOUT_S,
+        api_key: str | None = None,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise ConfigError("url", f"{base_url!r} is no address", "write http://host:port/v1")
@@ -67,6 +69,10 @@ class SseClient:
         self._stall_timeout_s = stall_timeout_s
         self._clock = clock
         self._origin_s = origin_s
+        # A proxy that compresses would also collect chunks.
+        self._headers = {"Accept-Encoding": "identity"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -77,8 +83,7 @@ class SseClient:
             timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_read=self._stall_timeout_s),
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # A proxy that compresses would also collect chunks.
-            headers={"Accept-Encoding": "identity"},
+            headers=self._headers,
             trust_env=False,
             trace_configs=[trace],
         )
@@ -94,7 +99,13 @@ class SseClient:
         assert self._session is not None
         await self._session.close()
 
-    async def complete(self, call: Call, arrived_s: float | None = None) -> RequestRecord:
+    async def complete(
+        self,
+        call: Call,
+        arrived_s: float | None = None,
+        *,
+        on_first: Callable[[], None] | None = None,
+    ) -> RequestRecord:
         """Make one request and read it to its end.
 
         What goes wrong with the request or its connection is recorded, not raised: one reset
@@ -104,11 +115,12 @@ class SseClient:
         Args:
             call: The request.
             arrived_s: Moment of its arrival on the clock, in the open loop.
+            on_first: Called once, when the first generated text has come.
         """
         started_s = self._clock() if arrived_s is None else arrived_s
         answer = Answer(started_s=started_s, has_arrival=arrived_s is not None)
         try:
-            await self._ask(call, answer)
+            await self._ask(call, answer, on_first)
         except aiohttp.SocketTimeoutError:
             num_chunks = len(answer.chunk_moments_s)
             stall_s = self._stall_timeout_s
@@ -121,7 +133,7 @@ class SseClient:
             answer.fail(RequestFault.CONNECTION, f"{type(error).__name__}: {error}")
         return answer.record(call, origin_s=self._origin_s)
 
-    async def _ask(self, call: Call, answer: Answer) -> None:
+    async def _ask(self, call: Call, answer: Answer, on_first: Callable[[], None] | None) -> None:
         assert self._session is not None
         path = "/v1/chat/completions" if call.endpoint == "chat" else "/v1/completions"
         async with self._session.post(
@@ -133,11 +145,16 @@ class SseClient:
             trace_request_ctx=answer,
         ) as response:
             if response.status == 200:
-                await self._read(response, answer)
+                await self._read(response, answer, on_first)
             else:
                 await _read_error(response, answer)
 
-    async def _read(self, response: aiohttp.ClientResponse, answer: Answer) -> None:
+    async def _read(
+        self,
+        response: aiohttp.ClientResponse,
+        answer: Answer,
+        on_first: Callable[[], None] | None,
+    ) -> None:
         clock, content = self._clock, response.content
         closed = _watch(response)
         decoder = SseDecoder()
@@ -147,6 +164,9 @@ class SseClient:
                 events = decoder.feed(read)
                 if events:
                     answer.take(events, now_s)
+                    if on_first is not None and answer.chunk_moments_s:
+                        on_first()
+                        on_first = None
                     if answer.is_done:
                         break
             else:

@@ -1,47 +1,35 @@
-"""The closed loop: a fixed number of streams that ask back to back for one window."""
+"""One block of load: warm up, drain, ramp up, measure one steady window, drain."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
 
-from orchestrator.core.types import LoadResult, RequestRecord
-from orchestrator.errors import MeasurementError
-from orchestrator.load.client import Call, Sampling, SseClient
-from orchestrator.load.workload import Workload, draw
-from orchestrator.ports import LoadHooks, LoadRequest
+from orchestrator.core.types import LoadResult, Moment, Span
+from orchestrator.load.arrivals import Askers, ClosedLoop, OpenLoop, Tally
+from orchestrator.load.client import SseClient
+from orchestrator.load.sequence import CallSequence
+from orchestrator.load.settings import LoadSettings
+from orchestrator.load.workload import Workload
+from orchestrator.ports import LoadRequest, Observe
 
-MAX_FAILURES_IN_A_ROW = 3
-"""A stream gives up after this many: a dead engine is not asked thousands of times a second."""
+OBSERVATIONS = 8
+"""Looks at the engine and the node within a window: enough for a mean of the running requests."""
 
+SHORTEST_LOOK_S = 0.25
+"""Shortest time between two looks; an engine renders its whole exposition for each."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
-    """What all blocks of a study have in common."""
-
-    top_p: float
-    top_k: int
-    """0 means no limit."""
-    endpoint: Literal["chat", "completions"]
-    max_tokens: int
-    ignore_eos: bool
-    block_s: float
-    """Seconds in which requests start; those under way are finished."""
-    warmup_requests_per_stream: int
-    warmup_max_tokens: int
-    request_timeout_s: float
+BUDGET_LOOK_S = 0.02
 
 
-class ClosedLoop:
-    """The load client: warm up, drain, measure one window, drain.
+class HttpLoad:
+    """The load client; implements ``ports.LoadClient``.
 
     Args:
         workload: Prompts.
         settings: What all blocks have in common.
+        api_key: Sent as a bearer token; None sends none.
         clock: Monotonic seconds.
     """
 
@@ -50,112 +38,129 @@ class ClosedLoop:
         workload: Workload,
         *,
         settings: LoadSettings,
+        api_key: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._workload = workload
         self._settings = settings
+        self._api_key = api_key
         self._clock = clock
 
-    def run(self, request: LoadRequest, hooks: LoadHooks) -> LoadResult:
-        """Warm up at the cell's concurrency, drain, then measure one window.
+    def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
+        """Run the block; see ``ports.LoadClient.run``.
 
-        The k-th request of a stream has the same prompt and seed for all arms. The window ends
-        with its last answer, so ``duration_s`` holds the tail in which fewer streams are busy.
-
-        Raises:
-            MeasurementError: No request of the window succeeded.
+        The k-th request of a stream has the same prompt and seed for all arms.
         """
-        return asyncio.run(self.measure(request, hooks))
+        return asyncio.run(self.measure(request, observe))
 
-    async def measure(self, request: LoadRequest, hooks: LoadHooks) -> LoadResult:
-        """Do the work of ``run`` on the caller's event loop.
-
-        Raises:
-            MeasurementError: No request of the window succeeded.
-        """
-        streams = range(request.cell.streams)
-        origin_s = self._clock()
-        async with self._client(request, origin_s) as client:
-            await asyncio.gather(*(self._warm_up(client, request, s) for s in streams))
-        # In a thread, because the hooks ask the engine for its counters and may block. A new
-        # connection pool after it: an engine may close idle connections meanwhile.
-        await asyncio.to_thread(hooks.on_window_start)
-        async with self._client(request, origin_s) as client:
-            start_s = self._clock()
-            deadline_s = start_s + self._settings.block_s
-            per_stream = await asyncio.gather(
-                *(self._measure_stream(client, request, s, deadline_s) for s in streams)
-            )
-            duration_s = self._clock() - start_s
-        await asyncio.to_thread(hooks.on_window_end)
-        records = [record for stream in per_stream for record in stream]
-        return _result(records, duration_s=duration_s)
+    async def measure(self, request: LoadRequest, observe: Observe) -> LoadResult:
+        """Do the work of ``run`` on the caller's event loop."""
+        calls = CallSequence(self._workload, self._settings, request)
+        look = _Look(observe, self._clock)
+        async with self._client(request, look.origin_s) as client:
+            await self._warm_up(client, calls)
+        await look(Moment.BEFORE)
+        # A new connection pool: an engine may have closed idle connections meanwhile.
+        async with self._client(request, look.origin_s) as client:
+            askers: Askers = ClosedLoop(calls)
+            if request.cell.is_open_loop:
+                askers = OpenLoop(calls, self._clock)
+            tally = Tally()
+            asking = asyncio.create_task(askers.run(client, tally))
+            try:
+                edges = await self._window(tally, asking, look)
+                tally.stop.set()
+                await asking
+            finally:
+                asking.cancel()
+        await look(Moment.AFTER)
+        return LoadResult(
+            records=tuple(sorted(tally.records, key=lambda record: record.started_s)),
+            opening=edges[0] if edges else None,
+            closing=edges[1] if edges else None,
+            num_lost_streams=tally.num_lost,
+            num_delayed=tally.num_delayed,
+        )
 
     def _client(self, request: LoadRequest, origin_s: float) -> SseClient:
         return SseClient(
             request.base_url,
             timeout_s=self._settings.request_timeout_s,
+            stall_timeout_s=self._settings.stall_timeout_s,
             clock=self._clock,
             origin_s=origin_s,
+            api_key=self._api_key,
         )
 
-    async def _warm_up(self, client: SseClient, request: LoadRequest, stream: int) -> None:
-        for turn in range(self._settings.warmup_requests_per_stream):
-            # Negative turns have salts of their own, so no measured prompt is warm.
-            call = self._call(request, stream, -1 - turn, self._settings.warmup_max_tokens)
-            record = await client.complete(call)
-            if record.error is not None:
-                return
+    async def _warm_up(self, client: SseClient, calls: CallSequence) -> None:
+        async def stream(number: int) -> None:
+            for turn in range(self._settings.warmup_requests_per_stream):
+                record = await client.complete(calls.warm_up(number, turn))
+                if record.fault is not None:
+                    return
 
-    async def _measure_stream(
-        self, client: SseClient, request: LoadRequest, stream: int, deadline_s: float
-    ) -> list[RequestRecord]:
-        records: list[RequestRecord] = []
-        failures = 0
-        while self._clock() < deadline_s and failures < MAX_FAILURES_IN_A_ROW:
-            call = self._call(request, stream, len(records), self._settings.max_tokens)
-            record = await client.complete(call)
-            records.append(record)
-            failures = 0 if record.error is None else failures + 1
-        return records
+        await asyncio.gather(*(stream(number) for number in range(calls.request.cell.streams)))
 
-    def _call(self, request: LoadRequest, stream: int, turn: int, max_tokens: int) -> Call:
-        cell = request.cell
-        choice = draw(
-            self._workload,
-            seed=request.seed,
-            cell_key=cell.key,
-            streams=cell.streams,
-            stream=stream,
-            turn=turn,
-        )
-        return Call(
-            request_id=f"{cell.key}-{request.seed}-{stream}-{turn}",
-            prompt_id=choice.prompt_id,
-            prompt=choice.text,
-            endpoint=self._settings.endpoint,
-            model=request.model,
-            sampling=Sampling(
-                temperature=cell.temperature,
-                top_p=self._settings.top_p,
-                top_k=self._settings.top_k,
-                seed=choice.seed,
-                max_tokens=max_tokens,
-                ignore_eos=self._settings.ignore_eos,
-            ),
-        )
+    async def _window(
+        self, tally: Tally, asking: asyncio.Task[None], look: _Look
+    ) -> tuple[Span, Span] | None:
+        """Wait for the ramp, then keep the window open; None when it never opened."""
+        await _first(tally.steady, tally.stop, asking, timeout_s=self._settings.request_timeout_s)
+        if tally.stop.is_set() or not tally.steady.is_set():
+            return None
+        opening = await look(Moment.OPEN)
+        until_s = opening.middle_s + self._settings.block_s
+        every_s = look_every_s(self._settings.block_s)
+        next_s = opening.middle_s + every_s
+        while look.now_s() < until_s and not self._is_over(tally):
+            wait_s = min(next_s, until_s) - look.now_s()
+            if self._settings.block_tokens is not None:
+                wait_s = min(wait_s, BUDGET_LOOK_S)
+            await tally.pause(wait_s)
+            # The closing look is near enough to the last one of the window.
+            if next_s <= look.now_s() < until_s - every_s / 2 and not self._is_over(tally):
+                await look(Moment.DURING)
+                next_s = look.now_s() + every_s
+        return opening, await look(Moment.CLOSE)
+
+    def _is_over(self, tally: Tally) -> bool:
+        if tally.stop.is_set():
+            return True
+        budget = self._settings.block_tokens
+        if budget is None:
+            return False
+        return sum(record.output_tokens or 0 for record in tally.records) >= budget
 
 
-def _result(records: Sequence[RequestRecord], *, duration_s: float) -> LoadResult:
-    errors = [record.error for record in records if record.error is not None]
-    if len(errors) == len(records):
-        first = errors[0] if errors else "none was made"
-        raise MeasurementError(f"none of {len(records)} requests succeeded; the first: {first}")
-    reasons = Counter(r.finish_reason or "unknown" for r in records if r.error is None)
-    return LoadResult(
-        duration_s=duration_s,
-        records=tuple(sorted(records, key=lambda record: record.started_s)),
-        output_tokens=sum(record.output_tokens or 0 for record in records),
-        num_failed=len(errors),
-        finish_reasons=dict(reasons),
-    )
+def look_every_s(block_s: float) -> float:
+    """Return the time between two looks in a window of that length; one at least falls into it."""
+    return min(block_s / 2, max(SHORTEST_LOOK_S, block_s / OBSERVATIONS))
+
+
+class _Look:
+    """Lets the world be observed, in a thread, and says how long it took."""
+
+    def __init__(self, observe: Observe, clock: Callable[[], float]) -> None:
+        self._observe = observe
+        self._clock = clock
+        self.origin_s = clock()
+
+    def now_s(self) -> float:
+        return self._clock() - self.origin_s
+
+    async def __call__(self, moment: Moment) -> Span:
+        start_s = self.now_s()
+        await asyncio.to_thread(self._observe, moment)
+        return Span(start_s=start_s, end_s=self.now_s())
+
+
+async def _first(
+    steady: asyncio.Event, stop: asyncio.Event, asking: asyncio.Task[None], *, timeout_s: float
+) -> None:
+    """Wait until the load is steady, is stopped, or broke; at most ``timeout_s``."""
+    waits = [asyncio.create_task(event.wait()) for event in (steady, stop)]
+    try:
+        await asyncio.wait([*waits, asking], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

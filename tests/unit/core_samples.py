@@ -13,6 +13,9 @@ from orchestrator.core.types import (
     Cell,
     CounterSnapshot,
     EngineFacts,
+    Invalid,
+    Invalidity,
+    TokenAudit,
 )
 
 BUILD = "0.32.0"
@@ -98,14 +101,31 @@ def make_block(
         cell=cell,
         duration_s=seconds_per_token * tokens / cell.streams,
         counters=counters,
-        output_tokens=tokens,
+        audit=make_audit(tokens),
         num_requests=30,
         num_failed=0,
         ttft_s=tuple(ttft_s),
         tpot_s=(),
         finish_reasons={"length": 30},
-        invalid_reason=invalid_reason,
+        invalid=make_invalid(invalid_reason),
     )
+
+
+def make_audit(tokens: int, *, engine: float | None = None) -> TokenAudit:
+    """Return both sides' counts, in agreement unless the engine's is given."""
+    counted = float(tokens) if engine is None else engine
+    return TokenAudit(
+        client_total=tokens,
+        engine_total=counted,
+        unknown_total=0,
+        client_window=tokens,
+        engine_window=counted,
+        edge_tokens=0,
+    )
+
+
+def make_invalid(reason: str | None) -> tuple[Invalidity, ...]:
+    return () if reason is None else (Invalidity(kind=Invalid.CONTAMINATED, detail=reason),)
 
 
 def make_boot(

@@ -18,8 +18,14 @@ from orchestrator.core.types import (
     Cell,
     CounterSnapshot,
     EngineFacts,
+    Fitness,
+    Invalid,
+    Invalidity,
     NodeState,
+    NodeVerdict,
+    Quantiles,
     RequestRecord,
+    TokenAudit,
     TokenSource,
 )
 
@@ -56,13 +62,26 @@ blocks = st.builds(
     cell=cells,
     duration_s=floats,
     counters=counters,
-    output_tokens=st.integers(),
+    audit=st.builds(
+        TokenAudit,
+        client_total=st.integers(),
+        engine_total=maybe_float,
+        unknown_total=st.integers(),
+        client_window=st.integers(),
+        engine_window=maybe_float,
+        edge_tokens=st.integers(),
+    ),
     num_requests=st.integers(),
     num_failed=st.integers(),
     ttft_s=float_tuples,
     tpot_s=float_tuples,
     finish_reasons=st.dictionaries(texts, st.integers(), max_size=2),
-    invalid_reason=maybe_text,
+    chunk_gap_s=st.none()
+    | st.builds(Quantiles, p50=floats, p95=floats, p99=floats, num_values=st.integers()),
+    node=st.none() | st.builds(NodeVerdict, fitness=st.sampled_from(Fitness), reason=texts),
+    invalid=st.lists(
+        st.builds(Invalidity, kind=st.sampled_from(Invalid), detail=texts), max_size=2
+    ).map(tuple),
 )
 facts = st.builds(
     EngineFacts,

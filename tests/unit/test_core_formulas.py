@@ -76,7 +76,7 @@ def test_throughput_is_by_wall_and_undefined_without_data() -> None:
 
 def test_step_time_counts_drafts_with_speculation_and_tokens_without() -> None:
     counters = drafted(400, 2800, 800)
-    common: dict[str, Any] = {"duration_s": 10.0, "streams": 4, "output_tokens": 1200}
+    common: dict[str, Any] = {"busy_s": 40.0, "output_tokens": 1200}
     assert step_time_s(counters, speculates=True, **common) == pytest.approx(0.1)
     assert step_time_s(counters, speculates=False, **common) == pytest.approx(10 / 300)
 
@@ -93,9 +93,7 @@ def test_step_time_counts_drafts_with_speculation_and_tokens_without() -> None:
 def test_step_time_without_steps_is_none(
     counters: CounterSnapshot, duration_s: float, tokens: int, speculates: bool
 ) -> None:
-    step_s = step_time_s(
-        counters, duration_s=duration_s, streams=1, output_tokens=tokens, speculates=speculates
-    )
+    step_s = step_time_s(counters, busy_s=duration_s, output_tokens=tokens, speculates=speculates)
     assert step_s is None
 
 
@@ -109,9 +107,7 @@ def test_step_time_over_acceptance_is_stream_time_over_tokens(
     drafts: int, accepted: int, seconds: float, streams: int
 ) -> None:
     counters = drafted(drafts, accepted + drafts, accepted)
-    step_s = step_time_s(
-        counters, duration_s=seconds, streams=streams, output_tokens=1, speculates=True
-    )
+    step_s = step_time_s(counters, busy_s=seconds * streams, output_tokens=1, speculates=True)
     length = acceptance_length(counters)
     assert step_s is not None
     assert length is not None

@@ -191,7 +191,9 @@ def test_valid_gate_with_a_spare_block_passes_and_shows_the_spoilt_one() -> None
     spoilt = make_block(ARM, index=1, invalid_reason="other traffic")
     gate = valid_gate([make_boot(ARM, [make_block(ARM), spoilt])], (CELL,))
     assert gate.passed is True
-    assert "1 of 2 blocks are valid; for example c1_t0.7: other traffic" in gate.reason
+    assert (
+        "1 of 2 blocks are valid; for example c1_t0.7: contaminated: other traffic" in gate.reason
+    )
 
 
 def test_synthetic_gate_never_lets_synthetic_serve() -> None:

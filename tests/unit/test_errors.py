@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator.errors import (
     ConfigError,
+    EngineRestarted,
     InfeasibleArm,
     MeasurementError,
     OrchestratorError,
@@ -28,6 +29,7 @@ SAMPLES: list[Exception] = [
     InfeasibleArm("out of memory"),
     TransientError("no answer"),
     MeasurementError("too short"),
+    EngineRestarted("counters fell"),
     PromotionError("did not start"),
     StudyStopped("after 3 boots"),
     EngineError("text"),

@@ -1,20 +1,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
-from core_samples import BASELINE, make_arm
+from core_samples import BASELINE, make_arm, make_invalid
 
-from orchestrator.core.types import Arm, Block, Boot, BootStatus, Cell, LoadResult
-from orchestrator.errors import MeasurementError, TransientError
+from orchestrator.core.node_health import GIB, NodeNeeds
+from orchestrator.core.types import (
+    Arm,
+    Block,
+    Boot,
+    BootStatus,
+    Cell,
+    EngineFacts,
+    Invalid,
+    LoadResult,
+    NodeState,
+)
+from orchestrator.errors import TransientError
 from orchestrator.fakes.board import BootFault, FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
 from orchestrator.fakes.tracker import FakeTracker
-from orchestrator.fakes.world import FakeNode
-from orchestrator.ports import LoadClient, LoadHooks, LoadRequest
+from orchestrator.fakes.world import FakeNode, fake_node_state
+from orchestrator.ports import LoadClient, LoadRequest, Node, Observe
 from orchestrator.trial import (
     Trial,
     TrialPorts,
@@ -56,13 +67,14 @@ class Stage:
         self.engine = FakeEngine(self.board)
         self.runs.open_study("study", "study", {})
         self.load: LoadClient = FakeLoad(self.board, block_s=8.0, max_tokens=64)
+        self.node: Node = FakeNode("node-3")
 
     def trial(self) -> Trial:
         ports = TrialPorts(
             engine=self.engine,
             load=self.load,
             tracker=self.runs,
-            node=FakeNode("node-3"),
+            node=self.node,
             clock=self.board.clock,
         )
         return Trial(self.spec, ports, self.said.append)
@@ -106,18 +118,18 @@ class DownTracker(FakeTracker):
 
 
 class RecordingLoad:
-    """Notes what was asked, and cannot trust the windows whose numbers it is given."""
+    """Notes what was asked, and opens no window in the blocks whose numbers it is given."""
 
     def __init__(self, inner: LoadClient, *, lost: frozenset[int] = frozenset()) -> None:
         self._inner = inner
         self._lost = lost
         self.requests: list[LoadRequest] = []
 
-    def run(self, request: LoadRequest, hooks: LoadHooks) -> LoadResult:
+    def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
         self.requests.append(request)
-        result = self._inner.run(request, hooks)
+        result = self._inner.run(request, observe)
         if len(self.requests) - 1 in self._lost:
-            raise MeasurementError("the window was too short")
+            return replace(result, opening=None, closing=None)
         return result
 
 
@@ -143,9 +155,12 @@ def test_blocks_hold_counters_of_their_own_window_only() -> None:
 
     for block in boot.blocks:
         assert block.counters.generation_tokens == block.output_tokens
+        assert block.audit.engine_total == block.audit.client_total > block.output_tokens
         assert block.counters.num_drafts
-        assert len(block.ttft_s) == block.num_requests
+        assert block.effective_concurrency == block.cell.streams
+        assert 0 < len(block.ttft_s) <= block.num_requests
         assert sum(block.finish_reasons.values()) == block.num_requests
+        assert [state.node_id for state in block.node_states] == ["node-3"] * 3
 
 
 def test_trial_is_tracked_with_its_blocks_and_files() -> None:
@@ -203,7 +218,7 @@ def test_ignored_key_is_not_in_force_and_nothing_is_measured(key: str) -> None:
 
 
 def test_engine_that_restarts_inside_a_block_fails_the_boot_and_keeps_earlier_blocks() -> None:
-    """A17, F11: the cell of the restart is not measured, those before it stay."""
+    """A17, F11: the block of the restart is kept and says so, those before it stand."""
     stage = Stage(Faults(restart_in_block=2))
 
     boot = stage.run()
@@ -212,11 +227,12 @@ def test_engine_that_restarts_inside_a_block_fails_the_boot_and_keeps_earlier_bl
     assert boot.status is BootStatus.FAILED
     assert boot.reason.startswith(f"engine lost in cell {order[2].key}: ")
     assert "restarted" in boot.reason
-    assert [block.cell for block in boot.blocks] == list(order[:2])
-    assert all(block.invalid_reason is None for block in boot.blocks)
+    assert [block.cell for block in boot.blocks] == list(order[:3])
+    assert [block.is_valid for block in boot.blocks] == [True, True, False]
+    assert boot.blocks[2].invalid[0].kind is Invalid.RESTARTED
     assert boot.run_id is not None
     run = stage.runs.runs[boot.run_id]
-    assert (run.status, len(run.blocks)) == ("FAILED", 2)
+    assert (run.status, len(run.blocks)) == ("FAILED", 3)
 
 
 def test_engine_that_dies_under_load_fails_the_boot_and_keeps_earlier_blocks() -> None:
@@ -226,7 +242,8 @@ def test_engine_that_dies_under_load_fails_the_boot_and_keeps_earlier_blocks() -
 
     assert boot.status is BootStatus.FAILED
     assert "engine lost in cell" in boot.reason
-    assert len(boot.blocks) == 4
+    assert [block.is_valid for block in boot.blocks] == [True] * 4 + [False]
+    assert "connection reset" in (boot.blocks[4].invalid_reason or "")
 
 
 @pytest.mark.parametrize("lost", [0, 3, 5])
@@ -238,8 +255,8 @@ def test_window_that_cannot_be_trusted_costs_its_block_only(lost: int) -> None:
 
     order = plan_blocks(stage.spec)
     assert boot.status is BootStatus.OK
-    assert [block.index for block in boot.blocks] == [i for i in range(6) if i != lost]
-    assert boot.reason == f"{order[lost].key}: the window was too short"
+    assert [block.is_valid for block in boot.blocks] == [i != lost for i in range(6)]
+    assert boot.reason.startswith(f"{order[lost].key}: requests: the window never opened")
 
 
 def test_lost_window_is_told_when_it_happens() -> None:
@@ -250,7 +267,7 @@ def test_lost_window_is_told_when_it_happens() -> None:
 
     told = [trial.step() for _ in range(2)]
 
-    assert told[0].endswith(": not measured, the window was too short")
+    assert ": not valid, requests: the window never opened" in told[0]
     assert told[1].endswith(" tokens a step")
 
 
@@ -262,7 +279,72 @@ def test_trial_without_any_window_to_trust_is_a_failed_boot() -> None:
 
     assert boot.status is BootStatus.FAILED
     assert boot.reason.startswith("no valid block; ")
-    assert boot.blocks == ()
+    assert not any(block.is_valid for block in boot.blocks)
+
+
+def stuck_clock() -> NodeState:
+    """E07: a board at 799 MHz that reports neither a throttle reason nor another P-state."""
+    return replace(
+        fake_node_state("node-3"),
+        kind="gb10",
+        sm_clock_mhz=799.0,
+        sm_clock_max_mhz=3003.0,
+        utilisation=0.96,
+        power_w=19.5,
+        throttle_reasons=(),
+    )
+
+
+def test_node_whose_clock_is_stuck_before_the_boot_is_not_booted_on() -> None:
+    stage = Stage()
+    stage.node = FakeNode("node-3", script=[stuck_clock()])
+
+    boot = stage.run()
+
+    assert boot.status is BootStatus.FAILED
+    assert boot.reason.startswith("the node is unfit: the SM clock is stuck at 799")
+    assert (boot.facts, boot.blocks) == (None, ())
+
+
+def test_node_whose_clock_gets_stuck_under_load_voids_its_blocks() -> None:
+    stage = Stage()
+    node = FakeNode("node-3", script=[fake_node_state("node-3")])
+    node.state = stuck_clock()
+    stage.node = node
+
+    boot = stage.run()
+
+    assert boot.status is BootStatus.FAILED
+    assert {block.invalid[0].kind for block in boot.blocks} == {Invalid.NODE}
+
+
+def test_node_with_too_little_memory_fails_the_boot_before_it_starts() -> None:
+    stage = Stage(spec=replace(make_spec(), needs=NodeNeeds(engine_memory_bytes=900 * GIB)))
+
+    boot = stage.run()
+
+    assert boot.status is BootStatus.FAILED
+    assert "out of memory" in boot.reason
+
+
+def test_capacity_that_gauge_and_log_tell_apart_is_noted() -> None:
+    """C11: both figures are kept and compared."""
+
+    class TwoFaced(FakeEngine):
+        def facts(self) -> EngineFacts:
+            return replace(super().facts(), kv_cache_tokens_log=1000)
+
+        def start(self, arm: Arm, on_progress: Callable[[str], None]) -> EngineFacts:
+            super().start(arm, on_progress)
+            return self.facts()
+
+    stage = Stage()
+    stage.engine = TwoFaced(stage.board)
+
+    boot = stage.run()
+
+    assert boot.status is BootStatus.OK
+    assert "1,000" in boot.reason or "1000" in boot.reason
 
 
 def test_other_traffic_in_every_block_makes_a_failed_boot_that_keeps_them() -> None:
@@ -376,15 +458,15 @@ def test_trial_params_say_the_order_of_the_cells() -> None:
 def test_summarize_says_why_a_block_does_not_count() -> None:
     block = Stage().run().blocks[0]
 
-    assert summarize(replace(block, invalid_reason="too short")) == (
-        f"{block.cell.key}: not valid, too short"
+    assert summarize(replace(block, invalid=make_invalid("other traffic"))) == (
+        f"{block.cell.key}: not valid, contaminated: other traffic"
     )
 
 
 def test_error_that_nobody_expects_reaches_the_caller() -> None:
     class BrokenLoad(FakeLoad):
-        def run(self, request: LoadRequest, hooks: LoadHooks) -> LoadResult:
-            raise KeyError(request.seed, hooks)
+        def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
+            raise KeyError(request.seed, observe)
 
     stage = Stage()
     stage.load = BrokenLoad(stage.board)

@@ -1,0 +1,35 @@
+"""What all blocks of a study have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """What all blocks of a study have in common."""
+
+    top_p: float
+    top_k: int
+    """0 means no limit."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    endpoint: Literal["chat", "completions"]
+    max_tokens: int
+    ignore_eos: bool
+    block_s: float
+    """Length of the window."""
+    block_tokens: int | None = None
+    """Output tokens after which the window closes before its time; None has no such budget. It
+    closes at the first answer that is complete with the budget spent."""
+    warmup_requests_per_stream: int
+    warmup_max_tokens: int
+    request_timeout_s: float
+    stall_timeout_s: float = 120.0
+    """Longest time without a byte."""
+    salt: bool = True
+    """Whether prompts are made unique against prefix caches."""
+    dialect: Literal["vllm", "openai"] = "vllm"
+    """``openai`` leaves out what OpenAI's own API does not know."""
