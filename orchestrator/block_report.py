@@ -93,7 +93,7 @@ def format_block(block: Block, setting: Setting) -> list[str]:
         ("server", f"{setting.url}, model {setting.model}"),
         ("load", _load(block, setting)),
         ("sampling", ", ".join(f"{key} {value}" for key, value in setting.sampling.items())),
-        ("window", f"{block.duration_s:.1f} s, every stream busy"),
+        ("window", _window(block)),
         (
             "output throughput",
             _rate(values["output_throughput"], "tokens/s of all streams, by wall"),
@@ -122,10 +122,15 @@ def format_block(block: Block, setting: Setting) -> list[str]:
 
 def _load(block: Block, setting: Setting) -> str:
     cell = block.cell
-    how = f"{cell.streams} streams, closed loop"
+    how = f"{cell.streams} stream{'s' * (cell.streams != 1)}, closed loop"
     if cell.is_open_loop:
         how = f"{cell.request_rate:g} requests/s (Poisson), at most {cell.streams} at a time"
     return f"{how}, workload {setting.workload['name']} ({setting.workload['num_prompts']} prompts)"
+
+
+def _window(block: Block) -> str:
+    steady = "requests arriving" if block.cell.is_open_loop else "every stream busy"
+    return f"{block.duration_s:.1f} s, {steady}"
 
 
 def _inverse(value: float | None) -> float | None:

@@ -6,16 +6,18 @@ import logging
 import os
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from orchestrator.adapters import mlflow_tracker
 from orchestrator.adapters.clock import SystemClock
 from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.adapters.model_folder import model_digests
 from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
+from orchestrator.adapters.state import content_digests, state_dir
 from orchestrator.config import StudyConfig
+from orchestrator.core.fingerprint import StudyInputs
 from orchestrator.core.node_health import GIB, NodeNeeds
 from orchestrator.core.promotion import GateSettings
 from orchestrator.core.race import RaceSettings
@@ -25,21 +27,16 @@ from orchestrator.errors import ConfigError
 from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
-from orchestrator.prepare import resolve
+from orchestrator.prepare import SAMPLED, resolve
 from orchestrator.study import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
+from orchestrator.version import VERSION
 from serve_apps.cpu import environment as cpu_environment
 from serve_apps.engine.deployment import max_ongoing_requests
 from serve_apps.engine.spec import EngineSpec
 
 VLLM_MEMORY_SHARE = 0.9
 """vLLM's default of gpu_memory_utilization; some builds take 0.92."""
-
-
-def state_dir() -> Path:
-    """Return the folder for logs and Tune's state, on every node the same."""
-    given = os.environ.get("SPECPILOT_STATE_DIR")
-    return Path(given) if given else Path.home() / ".specpilot"
 
 
 def tracking_uri(config: StudyConfig) -> str:
@@ -78,6 +75,7 @@ def engine_spec(config: StudyConfig, arm: Arm, log_name: str) -> EngineSpec:
         env={**(cpu_environment() if interpreted else {}), **config.engine.env},
         boot_timeout_s=config.engine.boot_timeout_s,
         stop_timeout_s=config.engine.stop_timeout_s,
+        cache_dir=str(state_dir() / "cache"),
     )
 
 
@@ -102,6 +100,29 @@ def load_client(config: StudyConfig, workload: Workload) -> HttpLoad:
         salt=load.salt,
     )
     return HttpLoad(workload, settings=settings)
+
+
+def study_inputs(config: StudyConfig, workload: Workload) -> StudyInputs:
+    """Return what every boot of the study is given; the models as they lie on this node."""
+    load = config.load
+    return StudyInputs(
+        engine_args=config.engine.args,
+        models=model_digests(
+            resolve(config.target.path),
+            None if config.draft is None else resolve(config.draft.path),
+            config.engine.args,
+            content_digests(),
+        ),
+        workload_digest=workload.digest,
+        sampling={
+            **{name: getattr(load, name) for name in SAMPLED},
+            "max_tokens": load.max_tokens,
+            "ignore_eos": load.ignore_eos,
+            "endpoint": load.endpoint,
+            "salt": load.salt,
+        },
+        specpilot_version=VERSION,
+    )
 
 
 def node_needs(config: StudyConfig, state: NodeState) -> NodeNeeds:
@@ -157,6 +178,7 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         ignores_eos=config.load.ignore_eos,
         allows_cache=not config.load.salt,
         needs=node_needs(config, node.snapshot()),
+        inputs=study_inputs(config, context.workload),
     )
     ports = TrialPorts(
         engine=engine,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from orchestrator import compose
+from orchestrator.adapters.state import state_dir
 from orchestrator.cluster import Cluster, job_tags
 from orchestrator.config import StudyConfig, config_to_dict
 from orchestrator.core.codec import from_plain, to_plain
@@ -88,7 +89,7 @@ class Conduct:
             race=race,
             slot_token=config.node.slot_token,
             num_nodes=num_nodes,
-            storage_path=compose.state_dir() / "tune",
+            storage_path=state_dir() / "tune",
         )
         pace = Pace(
             num_expected=expected_boots(

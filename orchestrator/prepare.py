@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.adapters import model_folder
 from orchestrator.adapters.generation_config import generation_defaults
+from orchestrator.adapters.state import content_digests
 from orchestrator.config import LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises
@@ -172,13 +173,16 @@ def premises(prepared: Prepared) -> Premises:
     """Return the conditions that the study's numbers will depend on."""
     config = prepared.config
     board = config.board()
+    known = content_digests()
     engine: dict[str, object] = {"args": config.engine.args, "env": config.engine.env}
     return Premises(
         engine_build=config.engine.build,
         engine_args_digest=digest(engine),
-        target_digest=model_folder.folder_digest(resolve(config.target.path)),
+        target_digest=model_folder.folder_digest(resolve(config.target.path), known),
         draft_digest=(
-            None if config.draft is None else model_folder.folder_digest(resolve(config.draft.path))
+            None
+            if config.draft is None
+            else model_folder.folder_digest(resolve(config.draft.path), known)
         ),
         node_kind=config.node.kind,
         workload_digest=prepared.workload.digest,

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from orchestrator.core.capacity import check_capacity
 from orchestrator.core.checks import Expectations, check_scaling
+from orchestrator.core.fingerprint import Fingerprint, StudyInputs, trial_fingerprint
 from orchestrator.core.formulas import acceptance_length, output_throughput
 from orchestrator.core.node_health import NodeNeeds, judge_for_boot
 from orchestrator.core.space import not_in_force
@@ -53,6 +54,8 @@ class TrialSpec:
     """Whether prompts may come from the prefix cache."""
     needs: NodeNeeds = field(default_factory=NodeNeeds)
     """What the node must offer."""
+    inputs: StudyInputs | None = None
+    """What the fingerprint holds besides what the engine says; None takes no fingerprint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,7 @@ class Trial:
         self._notes: list[str] = []
         self._next = 0
         self._resolved: dict[str, object] = {}
+        self._fingerprint: Fingerprint | None = None
         self._status: BootStatus | None = None
         self._reason = ""
         self._run_id: str | None = None
@@ -109,6 +113,8 @@ class Trial:
             return
         # It is long and goes to the tracker once, not with every copy of the record.
         self._resolved = facts.resolved_config
+        if spec.inputs is not None:
+            self._fingerprint = trial_fingerprint(facts, self._node, spec.inputs)
         self._facts = replace(facts, resolved_config={})
         problem = not_in_force(spec.arm, self._facts)
         if problem is not None:
@@ -157,6 +163,8 @@ class Trial:
             facts=self._facts,
             blocks=tuple(self._blocks),
             run_id=self._run_id,
+            fingerprint=None if self._fingerprint is None else self._fingerprint.digest,
+            sections={} if self._fingerprint is None else self._fingerprint.sections,
         )
         artifacts = {
             "engine_log_tail.txt": self._ports.engine.log_tail(),
@@ -166,6 +174,8 @@ class Trial:
             ),
             "resolved_config.json": json.dumps(self._resolved, indent=1, default=str),
         }
+        if self._fingerprint is not None:
+            artifacts["fingerprint.json"] = json.dumps(self._fingerprint.to_dict(), indent=1)
         self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
         return boot
 

@@ -46,6 +46,7 @@ BLOCK_TAG = "specpilot.block."
 STATUS_TAG = "specpilot.status"
 REASON_TAG = "specpilot.reason"
 CLOSED_TAG = "specpilot.closed"
+FINGERPRINT_TAG = "specpilot.fingerprint"
 DEAD_TRIAL_TAGS = {
     STATUS_TAG: str(BootStatus.FAILED),
     REASON_TAG: "its process ended before it could say how: killed, or stopped with its study",
@@ -153,6 +154,8 @@ class MlflowTracker:
                 self._client.log_batch(run_id, metrics=batch)
             self._log_artifacts(run_id, _boot_artifacts(boot) | dict(artifacts))
             tags = {STATUS_TAG: str(boot.status), REASON_TAG: boot.reason, CLOSED_TAG: "true"}
+            if boot.fingerprint is not None:
+                tags[FINGERPRINT_TAG] = boot.fingerprint
             self._set_tags(run_id, tags)
             if run.info.status == "RUNNING":
                 status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"

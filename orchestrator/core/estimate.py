@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from orchestrator.core.comparable import comparable_boots
 from orchestrator.core.formulas import (
     acceptance_length,
     acceptance_rate_per_position,
@@ -117,7 +118,11 @@ def cell_estimates(
     Boots of other arms and boots whose arm was not in force are left out; the finished cells of a
     failed boot count.
     """
-    own = [b for b in boots if b.arm == arm and b.status is not BootStatus.NOT_IN_FORCE]
+    own = [
+        boot
+        for boot in comparable_boots(boots)
+        if boot.arm == arm and boot.status is not BootStatus.NOT_IN_FORCE
+    ]
     cells = sorted({block.cell for boot in own for block in _valid(boot.blocks)})
     return tuple(_cell_estimate(arm, own, cell=cell, board=board) for cell in cells)
 
@@ -129,7 +134,7 @@ def acceptance_lengths(arm: Arm, boots: Sequence[Boot]) -> dict[float, float | N
     """
     blocks = [
         block
-        for boot in boots
+        for boot in comparable_boots(boots)
         if boot.arm == arm and boot.status is not BootStatus.NOT_IN_FORCE
         for block in _valid(boot.blocks)
     ]
@@ -279,9 +284,13 @@ def independent_boots(boots: Sequence[Boot]) -> tuple[Boot, ...]:
 def values_by_arm(
     boots: Sequence[Boot], value: Callable[[Boot], float | None]
 ) -> dict[Arm, tuple[float, ...]]:
-    """Return ``value`` of the boots that ended well, by arm and replicate, copies left out."""
+    """Return ``value`` of the boots that ended well, by arm and replicate.
+
+    Copies and boots of another kind are left out.
+    """
     values: dict[Arm, tuple[float, ...]] = {}
-    for boot in independent_boots([boot for boot in boots if boot.status is BootStatus.OK]):
+    ended = [boot for boot in comparable_boots(boots) if boot.status is BootStatus.OK]
+    for boot in independent_boots(ended):
         score = value(boot)
         if score is not None and score > 0:
             values[boot.arm] = (*values.get(boot.arm, ()), score)

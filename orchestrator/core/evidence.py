@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.core.comparable import comparable_boots
 from orchestrator.core.estimate import (
     Contrast,
     boot_objective,
@@ -91,7 +92,9 @@ class Evidence:
         counts: dict[Arm, int] = {}
         for arm, values in self.scores.items():
             objectives = [
-                boot_objective(boot, self.weights, self.board) for boot in self.boots_of(arm)
+                boot_objective(boot, self.weights, self.board)
+                for boot in comparable_boots(self.boots)
+                if boot.arm == arm
             ]
             counts[arm] = sum(value is not None for value in objectives) - len(values)
         return counts

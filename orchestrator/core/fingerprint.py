@@ -83,6 +83,11 @@ class Fingerprint:
         del data[_NODE_SECTION]
         return sha256_of(data)
 
+    @property
+    def sections(self) -> dict[str, str]:
+        """SHA-256 of each section by its name."""
+        return {name: sha256_of(section) for name, section in self.to_dict().items()}
+
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON types."""
         return {item.name: dict(getattr(self, item.name)) for item in fields(self)}

@@ -472,6 +472,10 @@ class Boot:
     blocks: tuple[Block, ...]
     run_id: str | None = None
     """MLflow run of the trial."""
+    fingerprint: str | None = None
+    """Digest of everything that the boot ran on and with; None when it never came up."""
+    sections: dict[str, str] = field(default_factory=dict)
+    """Digests of the fingerprint's sections, by which boots are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

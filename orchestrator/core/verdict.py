@@ -8,6 +8,7 @@ from typing import Literal
 
 from orchestrator.core.checks import draft_doubt
 from orchestrator.core.codec import to_plain
+from orchestrator.core.comparable import odd_sentences
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.evidence import Evidence, ask_gates
 from orchestrator.core.premises import Premises
@@ -134,6 +135,7 @@ def decide(
             *model_sentences(board, arms=shown, streams=[cell.streams for cell in weights]),
             *gate_sentences(conclusion.gates),
             *boot_sentences(tuple(evidence.summaries.values()), evidence.copies()),
+            *odd_sentences(evidence.boots),
         ),
         premises=premises,
     )

@@ -68,7 +68,7 @@ def test_measure_of_the_real_engine_is_valid_and_adds_up(engine: Engine) -> None
     by_steps = measured["acceptance_length"] * 2 / measured["step_time_s"]
     # Each answer's first token has no draft: 1 of 32.
     assert by_steps == pytest.approx(measured["output_throughput"], rel=0.15)
-    assert measured["effective_concurrency"] > 1.5
+    assert 0 < measured["effective_concurrency"] <= 2
     assert record["block"]["chunk_gap_s"]["num_values"] > 10
     assert all(len(i["chunk_tokens"]) == len(i["chunk_times_s"]) for i in record["requests"])
 
@@ -81,8 +81,9 @@ def test_measure_of_more_streams_than_the_engine_runs_is_not_valid(engine: Engin
     assert "concurrency" in {item["kind"] for item in record["invalid"]}
 
 
-def test_measure_of_answers_longer_than_the_context_is_named(engine: Engine) -> None:
+def test_measure_of_answers_longer_than_the_context_is_truncated(engine: Engine) -> None:
+    """The engine shortens what does not fit, without a word."""
     status, record = measure(engine, "--max-tokens", str(MAX_MODEL_LEN), "--duration", "2")
 
     assert (status, record["valid"]) == (1, False)
-    assert any("context" in text for text in record["block"]["errors"])
+    assert "truncated" in {item["kind"] for item in record["invalid"]}

@@ -42,14 +42,14 @@ ALLOWED: dict[str, set[str]] = {
     "cluster": {"adapters", "config", "errors"},
     "compose": {
         *("adapters", "config", "core", "errors", "load", "prepare", "study", "trial"),
-        "serve_apps",
+        *("serve_apps", "version"),
     },
     "delivery": {
         *("adapters", "cluster", "compose", "core", "errors", "events", "measurement", "ports"),
         *("prepare", "promote"),
     },
     "conduct": {
-        *("cluster", "compose", "config", "core", "delivery", "errors", "events", "ports"),
+        *("adapters", "cluster", "compose", "config", "core", "delivery", "errors", "events", "ports"),
         *("prepare", "promote", "report", "study"),
     },
     "commands": {

@@ -1,0 +1,19 @@
+"""Where a node keeps what outlives one process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from orchestrator.adapters.content_digest import ContentDigests
+
+
+def state_dir() -> Path:
+    """Return the folder for logs, caches and Tune's state, on every node the same."""
+    given = os.environ.get("SPECPILOT_STATE_DIR")
+    return Path(given) if given else Path.home() / ".specpilot"
+
+
+def content_digests() -> ContentDigests:
+    """Return the digests of files with this node's memory of them: weights are read once."""
+    return ContentDigests(state_dir() / "digests.json")

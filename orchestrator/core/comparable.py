@@ -1,0 +1,70 @@
+"""Which boots of a study are of one kind: numbers of two engines or two drivers never meet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from orchestrator.core.types import Arm, Boot
+
+SHARED = ("engine", "models", "load", "environment", "platform")
+"""Sections of the fingerprint that all boots of a study must have in common."""
+
+OWN = ("arguments", "speculation", "resolved_config")
+"""Those that the boots of one arm must have in common besides."""
+
+
+def odd_boots(boots: Sequence[Boot]) -> dict[str, tuple[str, ...]]:
+    """Return the boots that ran on or with something else than the others, by trial id.
+
+    The others are those of the most frequent kind, of the earliest where kinds are as frequent. A
+    boot without a fingerprint is not judged.
+
+    Returns:
+        Sections of the fingerprint in which each differs.
+    """
+    odd = _differing([boot for boot in boots if boot.sections], SHARED)
+    by_arm: dict[Arm, list[Boot]] = {}
+    for boot in boots:
+        if boot.sections and boot.trial_id not in odd:
+            by_arm.setdefault(boot.arm, []).append(boot)
+    for own in by_arm.values():
+        odd |= _differing(own, OWN)
+    return odd
+
+
+def comparable_boots(boots: Sequence[Boot]) -> tuple[Boot, ...]:
+    """Return the boots without the odd ones."""
+    odd = odd_boots(boots)
+    return tuple(boot for boot in boots if boot.trial_id not in odd)
+
+
+def odd_sentences(boots: Sequence[Boot]) -> tuple[str, ...]:
+    """Return one sentence for each odd boot."""
+    odd = odd_boots(boots)
+    return tuple(
+        f"{boot.arm.label}, boot {boot.replicate} on node {boot.node_id}, is left out: its "
+        f"{' and '.join(odd[boot.trial_id])} differ from the other boots' (fingerprint.json of "
+        "its run)"
+        for boot in boots
+        if boot.trial_id in odd
+    )
+
+
+def _differing(boots: Sequence[Boot], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    if not boots:
+        return {}
+    # Counter keeps the order of the first occurrence, and max takes the first of equals.
+    kinds = Counter(_kind(boot.sections, names) for boot in boots)
+    usual = max(kinds, key=lambda kind: kinds[kind])
+    odd: dict[str, tuple[str, ...]] = {}
+    for boot in boots:
+        kind = _kind(boot.sections, names)
+        if kind != usual:
+            pairs = zip(names, kind, usual, strict=True)
+            odd[boot.trial_id] = tuple(name for name, own, most in pairs if own != most)
+    return odd
+
+
+def _kind(sections: Mapping[str, str], names: Sequence[str]) -> tuple[str | None, ...]:
+    return tuple(sections.get(name) for name in names)
