@@ -177,6 +177,7 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         seed=config.seed,
         ignores_eos=config.load.ignore_eos,
         allows_cache=not config.load.salt,
+        needs_timing=config.board() is None,
         needs=node_needs(config, node.snapshot()),
         inputs=study_inputs(config, context.workload),
     )

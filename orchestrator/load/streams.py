@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from orchestrator.core.types import LoadResult, Moment, Span
 from orchestrator.load.arrivals import Askers, ClosedLoop, OpenLoop, Tally
@@ -51,7 +53,8 @@ class HttpLoad:
 
         The k-th request of a stream has the same prompt and seed for all arms.
         """
-        return asyncio.run(self.measure(request, observe))
+        with _frozen_heap():
+            return asyncio.run(self.measure(request, observe))
 
     async def measure(self, request: LoadRequest, observe: Observe) -> LoadResult:
         """Do the work of ``run`` on the caller's event loop."""
@@ -130,6 +133,21 @@ class HttpLoad:
         if budget is None:
             return False
         return sum(record.output_tokens or 0 for record in tally.records) >= budget
+
+
+@contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """Keep the garbage collector off everything that is there already.
+
+    A full collection in a trial's process, which has imported Ray and MLflow, visits 290,000
+    objects: 0.2 to 0.7 s were measured in which no chunk would be stamped.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def look_every_s(block_s: float) -> float:
