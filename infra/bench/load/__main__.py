@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     cells = _chosen_cells(options.cells, quick=options.quick)
     tools = [tool for tool in _chosen_tools(options.only) if _is_there(tool)]
-    load_average = os.getloadavg()[0]
+    load_before = os.getloadavg()[0]
     try:
         results = Benchmark(tools, cells, _say).run(
             max_rounds=1 if options.quick else options.rounds, budget_s=60 * options.minutes
@@ -41,7 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     names = [tool.name for tool in tools]
     lines = [
-        *machine_lines(tools, num_rounds=results.num_rounds, load_average=load_average),
+        *machine_lines(
+            tools,
+            num_rounds=results.num_rounds,
+            load_before=load_before,
+            load_after=os.getloadavg()[1],
+        ),
         "",
         *report_lines(results, cells, names),
     ]

@@ -21,13 +21,16 @@ def cpu_model(cpuinfo: str) -> str | None:
     return None
 
 
-def machine_lines(tools: Sequence[Tool], *, num_rounds: int, load_average: float) -> list[str]:
+def machine_lines(
+    tools: Sequence[Tool], *, num_rounds: int, load_before: float, load_after: float
+) -> list[str]:
     """Return the conditions of a run as a Markdown list.
 
     Args:
         tools: Those that ran.
         num_rounds: Runs of each tool in each cell.
-        load_average: Of the minute before the start.
+        load_before: Load average of the minute before the start.
+        load_after: Of the last five minutes of the run.
     """
     info = Path("/proc/cpuinfo")
     model = cpu_model(info.read_text(encoding="utf-8")) if info.exists() else None
@@ -38,5 +41,6 @@ def machine_lines(tools: Sequence[Tool], *, num_rounds: int, load_average: float
         f"- {datetime.now(tz=UTC):%Y-%m-%d}, {rounds}, tools in another order in each cell",
         f"- {os.cpu_count()} cores, {model or 'processor unknown'}, {platform.system()}",
         f"- Python {platform.python_version()}; {own}",
-        f"- load average before the start {load_average:.2f}",
+        f"- load average before the start {load_before:.2f}, in the last five minutes of the run "
+        f"{load_after:.2f}; over about 1.5 on two cores, times are those of a busy machine",
     ]

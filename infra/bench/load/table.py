@@ -157,7 +157,7 @@ def worse(results: Results, cells: Sequence[Load], tools: Sequence[str]) -> list
 def starts_table(results: Results, tools: Sequence[str]) -> list[str]:
     """Return what each tool takes for one request, by streams."""
     streams = sorted({start.streams for start in results.starts})
-    rows = [["", *(f"{number} streams: wall s / CPU s" for number in streams)]]
+    rows = [["", *(f"{number} at a time: wall s / CPU s" for number in streams)]]
     known = {(start.tool, start.streams): start.cost for start in results.starts}
     for tool in tools:
         costs = [known.get((tool, number)) for number in streams]
