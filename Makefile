@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load clean
 .DEFAULT_GOAL := help
 
 help:
@@ -45,6 +45,10 @@ engine:
 # make bench-cpu    request-steps/s of the interpreted engine, by rule combination
 bench-cpu: setup
 	$(VENV)/python -m infra.bench.cpu_steps
+
+# make bench-load    the load client beside vllm, guidellm and aiperf; ARGS=--write renews the docs
+bench-load: setup
+	$(VENV)/python -m infra.bench.load $(ARGS)
 
 # make tiny-models    train the tiny target and its draft again, in an environment of its own
 tiny-models:
