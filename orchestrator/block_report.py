@@ -15,6 +15,7 @@ from orchestrator.core.formulas import (
     step_time_s,
     stream_seconds,
 )
+from orchestrator.core.sampling import NEUTRAL
 from orchestrator.core.types import Block, Fitness
 from orchestrator.measurement import Measured
 
@@ -32,8 +33,11 @@ class Setting:
     model: str
     workload: Mapping[str, object]
     sampling: Mapping[str, object]
+    load: Mapping[str, object]
     acceptance_note: str | None
-    """Why there is no acceptance; None where there is one, or the counters say all."""
+    """Why there is no acceptance; None where there is one."""
+    warnings: tuple[str, ...] = ()
+    """What makes a valid number doubtful, a sentence each."""
 
 
 def derived(block: Block) -> dict[str, float | list[float | None] | None]:
@@ -77,8 +81,10 @@ def block_record(measured: Measured, setting: Setting, *, with_requests: bool) -
         "model": setting.model,
         "workload": dict(setting.workload),
         "sampling": dict(setting.sampling),
+        "load": dict(setting.load),
         "measured": derived(block),
         "acceptance_note": setting.acceptance_note,
+        "warnings": list(setting.warnings),
         "block": to_plain(block),
     }
     if with_requests:
@@ -92,7 +98,7 @@ def format_block(block: Block, setting: Setting) -> list[str]:
     rows = [
         ("server", f"{setting.url}, model {setting.model}"),
         ("load", _load(block, setting)),
-        ("sampling", ", ".join(f"{key} {value}" for key, value in setting.sampling.items())),
+        ("sampling", _sampling(setting.sampling)),
         ("window", _window(block)),
         (
             "output throughput",
@@ -117,7 +123,8 @@ def format_block(block: Block, setting: Setting) -> list[str]:
     width = max(len(name) for name, _ in rows)
     verdict = ["valid"] if block.is_valid else ["NOT VALID: this block is no measurement"]
     verdict += [f"  {item.kind}: {item.detail}" for item in block.invalid]
-    return [*(f"{name:<{width}}  {text}" for name, text in rows), *verdict]
+    table = [f"{name:<{width}}  {text}" for name, text in rows]
+    return [*table, *(f"warning: {text}" for text in setting.warnings), *verdict]
 
 
 def _load(block: Block, setting: Setting) -> str:
@@ -126,6 +133,16 @@ def _load(block: Block, setting: Setting) -> str:
     if cell.is_open_loop:
         how = f"{cell.request_rate:g} requests/s (Poisson), at most {cell.streams} at a time"
     return f"{how}, workload {setting.workload['name']} ({setting.workload['num_prompts']} prompts)"
+
+
+def _sampling(sampling: Mapping[str, object]) -> str:
+    """Return the parameters, without penalties that do nothing."""
+    shown = [
+        f"{key} {value}"
+        for key, value in sampling.items()
+        if not (key.endswith("_penalty") and value == NEUTRAL[key])
+    ]
+    return ", ".join(shown)
 
 
 def _window(block: Block) -> str:
@@ -190,9 +207,8 @@ def _tokens(block: Block) -> str:
     client = f"{audit.client_window} in the window, {audit.client_total} altogether"
     if audit.engine_total is None:
         return f"{client}; the engine's own count is not known"
-    return (
-        f"{client}; the engine counts {audit.engine_window or 0:.0f} and {audit.engine_total:.0f}"
-    )
+    window = _MISSING if audit.engine_window is None else f"{audit.engine_window:.0f}"
+    return f"{client}; the engine counts {window} and {audit.engine_total:.0f}"
 
 
 def _running(block: Block) -> str:

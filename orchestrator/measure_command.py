@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,23 @@ from orchestrator.adapters.generation_config import generation_defaults
 from orchestrator.adapters.node import LocalNode
 from orchestrator.block_report import Setting, block_record, format_block
 from orchestrator.config import CONF_DIR
-from orchestrator.core.checks import Expectations
+from orchestrator.core.checks import Expectations, draft_doubt
 from orchestrator.core.node_health import NodeNeeds
-from orchestrator.core.types import Cell
-from orchestrator.errors import ConfigError, TransientError
+from orchestrator.core.types import Block, Cell
+from orchestrator.errors import ConfigError, MeasurementError, TransientError
+from orchestrator.load.client import check_api_key
+from orchestrator.load.random_text import random_reason
+from orchestrator.load.sequence import MIN_TOKENS, CallSequence
 from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload, find_workload, load_workload
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
 from orchestrator.ports import LoadRequest
+
+DEFAULT_IN_FLIGHT = 256
+
+MAX_STREAMS = 16_384
+"""More than one process can hold towards one address, whose ports are some 28,000 on Linux."""
 
 DESCRIPTION = """\
 Measures one cell against a running OpenAI-compatible server: warm-up, one window in which every
@@ -47,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
     how = load.add_mutually_exclusive_group()
     how.add_argument("--concurrency", type=int, default=1, metavar="N", help="streams (1)")
     how.add_argument("--request-rate", type=float, metavar="R", help="Poisson arrivals / s instead")
-    load.add_argument("--max-in-flight", type=int, default=256, help="with --request-rate (256)")
+    load.add_argument("--max-in-flight", type=int, metavar="N", help="with --request-rate (256)")
     load.add_argument("--workload", default="code", help="a shipped name, or a JSONL file (code)")
     load.add_argument("--duration", type=float, default=20.0, metavar="S", help="window (20)")
     load.add_argument("--tokens", type=int, metavar="N", help="close the window after N tokens")
@@ -82,44 +90,22 @@ def run(args: argparse.Namespace, say: Callable[[str], None]) -> bool:
     """Measure and print; return whether the block is valid.
 
     Raises:
-        ConfigError: An argument is out of range, or no server answers; nothing was sent.
+        ConfigError: An argument is out of range, or no server answers; no request was made.
+        MeasurementError: The measurement was interrupted from the keyboard.
     """
-    base = http_metrics.base_url(args.url, "--url")
-    workload = load_workload(find_workload(args.workload, CONF_DIR))
-    sampling = _sampling(args)
-    cell = _cell(args, workload, sampling)
-    settings = _settings(args, sampling)
-    _check(args, workload)
-    api_key = _api_key(args.api_key_env)
-    model = args.model or _first_model(base, api_key)
-    counters = _counters(args.metrics_url or f"{base}/metrics", stated=bool(args.metrics_url))
-    order = BlockOrder(
-        boot_id="measure",
-        index=0,
-        request=LoadRequest(base_url=base, model=model, cell=cell, seed=args.seed),
-        expected=Expectations(needs_counters=False, allows_cache=args.no_salt),
-        ignores_eos=settings.ignore_eos,
-    )
-    local = LocalNode("local", kind="local") if http_metrics.is_local(base) else None
+    plan = _plan(args)
+    local = LocalNode("local", kind="local") if http_metrics.is_local(args.url) else None
     instruments = Instruments(
-        load=HttpLoad(workload, settings=settings, api_key=api_key),
-        metrics_text=counters.read,
+        load=HttpLoad(plan.workload, settings=plan.settings, api_key=plan.api_key),
+        metrics_text=plan.counters.read,
         node=local,
         needs=NodeNeeds(),
     )
-    measured = measure_block(order, instruments)
-    setting = Setting(
-        url=base,
-        model=model,
-        workload={
-            "name": workload.name,
-            "digest": workload.digest,
-            "num_prompts": len(workload.prompts),
-            "categories": workload.mix,
-        },
-        sampling=_stated(sampling, settings),
-        acceptance_note=counters.note or _no_drafts(measured.block.counters.num_drafts),
-    )
+    try:
+        measured = measure_block(plan.order, instruments)
+    except KeyboardInterrupt:
+        raise MeasurementError("interrupted; nothing was measured") from None
+    setting = _setting(args, plan, measured.block)
     if args.json:
         record = block_record(measured, setting, with_requests=args.requests)
         say(json.dumps(record, indent=1, allow_nan=False))
@@ -131,10 +117,13 @@ def run(args: argparse.Namespace, say: Callable[[str], None]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampling:
+    profile: str
     temperature: float
     top_p: float
     top_k: int
-    profile: str
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +132,73 @@ class _Counters:
 
     read: Callable[[], str] | None
     note: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is to be measured, checked."""
+
+    order: BlockOrder
+    workload: Workload
+    settings: LoadSettings
+    sampling: _Sampling
+    counters: _Counters
+    api_key: str | None
+
+
+def _plan(args: argparse.Namespace) -> _Plan:
+    base = http_metrics.base_url(args.url, "--url")
+    workload = load_workload(find_workload(args.workload, CONF_DIR))
+    sampling = _sampling(args)
+    cell = _cell(args, workload, sampling)
+    settings = _settings(args, sampling)
+    _check(args, workload)
+    request = LoadRequest(base_url=base, model=args.model or "", cell=cell, seed=args.seed)
+    _check_calls(workload, CallSequence(workload, settings, request))
+    api_key = _api_key(args.api_key_env)
+    if not args.model:
+        request = replace(request, model=_first_model(base, api_key))
+    order = BlockOrder(
+        boot_id="measure",
+        index=0,
+        request=request,
+        expected=Expectations(needs_counters=False, allows_cache=args.no_salt),
+        ignores_eos=settings.ignore_eos,
+    )
+    return _Plan(
+        order=order,
+        workload=workload,
+        settings=settings,
+        sampling=sampling,
+        counters=_counters(args.metrics_url or f"{base}/metrics", stated=bool(args.metrics_url)),
+        api_key=api_key,
+    )
+
+
+def _setting(args: argparse.Namespace, plan: _Plan, block: Block) -> Setting:
+    workload, request = plan.workload, plan.order.request
+    doubts = (random_reason(workload), draft_doubt([block]))
+    return Setting(
+        url=request.base_url,
+        model=request.model,
+        workload={
+            "name": workload.name,
+            "digest": workload.digest,
+            "num_prompts": len(workload.prompts),
+            "categories": workload.mix,
+        },
+        sampling=_stated(plan.sampling, plan.settings),
+        load={
+            "endpoint": args.endpoint,
+            "dialect": args.dialect,
+            "seed": args.seed,
+            "salt": plan.settings.salt,
+            "block_s": plan.settings.block_s,
+            "block_tokens": plan.settings.block_tokens,
+        },
+        acceptance_note=plan.counters.note or _no_acceptance(block),
+        warnings=tuple(doubt for doubt in doubts if doubt is not None),
+    )
 
 
 def _sampling(args: argparse.Namespace) -> _Sampling:
@@ -156,11 +212,27 @@ def _sampling(args: argparse.Namespace) -> _Sampling:
             "--client-default", f"--{next(iter(stated)).replace('_', '-')} is stated as well",
             "leave one of them out",
         )  # fmt: skip
-    found = generation_defaults(args.client_default, {})
+    return _client_default(args.client_default)
+
+
+def _client_default(folder: Path) -> _Sampling:
+    if not folder.is_dir():
+        raise ConfigError("--client-default", f"{folder} is no folder", "give the model's folder")
+    found = generation_defaults(folder, {})
+    if found.min_p > 0:
+        raise ConfigError(
+            "--client-default", f"min_p is {found.min_p:g} there, and speculation ignores it",
+            "state the sampling instead",
+        )  # fmt: skip
     return _Sampling(
-        temperature=found.temperature, top_p=found.top_p, top_k=found.top_k,
-        profile=f"client default of {args.client_default.name}",
-    )  # fmt: skip
+        profile=f"client default of {folder.resolve().name}",
+        temperature=found.temperature,
+        top_p=found.top_p,
+        top_k=found.top_k,
+        repetition_penalty=found.repetition_penalty,
+        presence_penalty=found.presence_penalty,
+        frequency_penalty=found.frequency_penalty,
+    )
 
 
 def _stated(sampling: _Sampling, settings: LoadSettings) -> dict[str, object]:
@@ -170,34 +242,47 @@ def _stated(sampling: _Sampling, settings: LoadSettings) -> dict[str, object]:
         "top_p": sampling.top_p,
     }
     if settings.dialect == "vllm":
-        stated |= {"top_k": sampling.top_k, "ignore_eos": settings.ignore_eos}
-    return stated | {"max_tokens": settings.max_tokens}
+        stated |= {
+            "top_k": sampling.top_k,
+            "repetition_penalty": sampling.repetition_penalty,
+            "ignore_eos": settings.ignore_eos,
+        }
+    return stated | {
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "max_tokens": settings.max_tokens,
+    }
 
 
 def _cell(args: argparse.Namespace, workload: Workload, sampling: _Sampling) -> Cell:
-    if args.request_rate is not None and not 0 < args.request_rate < float("inf"):
-        raise ConfigError("--request-rate", f"{args.request_rate:g} is not above 0", "give a rate")
-    streams = args.concurrency if args.request_rate is None else args.max_in_flight
-    if streams < 1:
-        name = "--concurrency" if args.request_rate is None else "--max-in-flight"
-        raise ConfigError(name, f"{streams} is below 1", "give a whole number from 1")
+    rate, most = args.request_rate, args.max_in_flight
+    if rate is not None and not 0 < rate < float("inf"):
+        raise ConfigError("--request-rate", f"{rate:g} is out of range", "give a rate above 0")
+    if rate is None and most is not None:
+        raise ConfigError("--max-in-flight", "there is no --request-rate", "use --concurrency")
+    in_flight = DEFAULT_IN_FLIGHT if most is None else most
+    streams = args.concurrency if rate is None else in_flight
+    if not 1 <= streams <= MAX_STREAMS:
+        name = "--concurrency" if rate is None else "--max-in-flight"
+        raise ConfigError(name, f"{streams} is out of range", f"give 1 to {MAX_STREAMS}")
     return Cell(
         streams=streams,
         temperature=sampling.temperature,
         workload=workload.name,
-        request_rate=args.request_rate or 0.0,
+        request_rate=rate or 0.0,
     )
 
 
 def _settings(args: argparse.Namespace, sampling: _Sampling) -> LoadSettings:
+    inf = float("inf")
     ranges = (
         ("--temperature", sampling.temperature, 0 <= sampling.temperature <= 2, "0 to 2"),
         ("--top-p", sampling.top_p, 0 < sampling.top_p <= 1, "above 0 and up to 1"),
         ("--top-k", sampling.top_k, sampling.top_k >= 0, "0 (no limit) or more"),
-        ("--max-tokens", args.max_tokens, args.max_tokens >= 2, "2 or more"),
-        ("--duration", args.duration, 0 < args.duration < float("inf"), "seconds above 0"),
-        ("--timeout", args.timeout, 0 < args.timeout < float("inf"), "seconds above 0"),
-        ("--stall-timeout", args.stall_timeout, args.stall_timeout > 0, "seconds above 0"),
+        ("--max-tokens", args.max_tokens, args.max_tokens >= MIN_TOKENS, f"{MIN_TOKENS} or more"),
+        ("--duration", args.duration, 0 < args.duration < inf, "seconds above 0"),
+        ("--timeout", args.timeout, 0 < args.timeout < inf, "seconds above 0"),
+        ("--stall-timeout", args.stall_timeout, 0 < args.stall_timeout < inf, "seconds above 0"),
         ("--tokens", args.tokens, args.tokens is None or args.tokens >= 1, "1 or more"),
     )
     for name, value, is_fine, wanted in ranges:
@@ -206,6 +291,9 @@ def _settings(args: argparse.Namespace, sampling: _Sampling) -> LoadSettings:
     return LoadSettings(
         top_p=sampling.top_p,
         top_k=sampling.top_k,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
         endpoint=args.endpoint,
         max_tokens=args.max_tokens,
         ignore_eos=not args.stop_at_eos and args.dialect == "vllm",
@@ -225,10 +313,23 @@ def _check(args: argparse.Namespace, workload: Workload) -> None:
         raise ConfigError(
             "--endpoint", f"workload '{workload.name}' holds conversations", "use --endpoint chat"
         )
-    if args.dialect == "openai" and args.top_k:
-        raise ConfigError("--top-k", "OpenAI's API does not know it", "use --dialect vllm")
     if args.requests and not args.json:
         raise ConfigError("--requests", "belongs to the record", "add --json")
+
+
+def _check_calls(workload: Workload, calls: CallSequence) -> None:
+    """Make every kind of call once, so that none turns out impossible in the middle."""
+    try:
+        call = calls.warm_up(0, 0)
+        for prompt in workload.prompts:
+            call = replace(
+                call, prompt_id=prompt.prompt_id, messages=prompt.messages, extra=prompt.extra
+            )
+    except ConfigError as error:
+        raise ConfigError(
+            "--dialect" if calls.settings.dialect == "openai" else "--endpoint",
+            f"{error.where}: {error.problem}", error.remedy,
+        ) from error  # fmt: skip
 
 
 def _api_key(name: str | None) -> str | None:
@@ -237,6 +338,7 @@ def _api_key(name: str | None) -> str | None:
     key = os.environ.get(name)
     if not key:
         raise ConfigError("--api-key-env", f"the variable {name} is not set", "export it")
+    check_api_key(key, "--api-key-env")
     return key
 
 
@@ -244,12 +346,15 @@ def _first_model(base: str, api_key: str | None) -> str:
     try:
         return http_metrics.served_models(base, api_key=api_key)[0]
     except TransientError as error:
-        raise ConfigError("--url", str(error), "start the server or correct the address") from error
+        raise ConfigError(
+            "--url", str(error),
+            "start the server, correct the address, or name its key's variable by --api-key-env",
+        ) from error  # fmt: skip
 
 
 def _counters(url: str, *, stated: bool) -> _Counters:
     """Return how to read the counters; an address that was stated must have them."""
-    http_metrics.base_url(url, "--metrics-url")
+    http_metrics.base_url(url, "--metrics-url", form="http://host:port/metrics")
     problem = None
     try:
         if "vllm:generation_tokens" not in http_metrics.metrics_text(url):
@@ -263,5 +368,10 @@ def _counters(url: str, *, stated: bool) -> _Counters:
     return _Counters(read=None, note=f"{problem}; --metrics-url names another place")
 
 
-def _no_drafts(num_drafts: float | None) -> str | None:
-    return None if num_drafts else "the engine drafted nothing in the window"
+def _no_acceptance(block: Block) -> str | None:
+    """Return why a server with counters has no acceptance, or None where it has one."""
+    if block.counters.num_drafts:
+        return None
+    if block.counters.generation_tokens is None:
+        return "there are no counters of this window"
+    return "the engine drafted nothing in the window"

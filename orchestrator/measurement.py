@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from orchestrator.core.checks import Expectations, find_invalid, short_answers
+from orchestrator.core.checks import Expectations, find_invalid, short_answers, uncounted_answers
 from orchestrator.core.exposition import EngineCounters, delta, parse_counters
 from orchestrator.core.node_health import NodeNeeds, judge
 from orchestrator.core.types import (
@@ -77,10 +77,13 @@ def measure_block(order: BlockOrder, instruments: Instruments) -> Measured:
     it, and nothing is read from the engine or the node on the load's own thread.
     """
     observer = _Observer(instruments)
+    own_pids = _pids(instruments)
     result = instruments.load.run(order.request, observer)
     counters, faults = observer.counters()
     block = _block(order, result, counters)
-    own_pids = None if instruments.own_pids is None else instruments.own_pids()
+    if own_pids is not None:
+        # An engine that died tells no processes, and its own would be another's.
+        own_pids |= _pids(instruments) or frozenset()
     node = judge(observer.states, own_pids=own_pids, needs=instruments.needs)
     block = replace(
         block,
@@ -92,6 +95,10 @@ def measure_block(order: BlockOrder, instruments: Instruments) -> Measured:
     )
     invalid = (*faults, *find_invalid(block, order.expected), *_answers(order, result))
     return Measured(block=replace(block, invalid=_once(invalid)), records=result.records)
+
+
+def _pids(instruments: Instruments) -> frozenset[int] | None:
+    return None if instruments.own_pids is None else instruments.own_pids()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +214,7 @@ def _block(order: BlockOrder, result: LoadResult, counters: _WindowCounters) -> 
 def _answers(order: BlockOrder, result: LoadResult) -> list[Invalidity]:
     """Return what the answers themselves show."""
     done = [record for record in result.records if record.fault is None]
-    found: list[Invalidity] = []
+    found = [*uncounted_answers(sum(r.output_tokens is None for r in done), len(done))]
     if order.ignores_eos:
         pairs = [(r.output_tokens, r.max_tokens) for r in done]
         known = [(tokens, asked) for tokens, asked in pairs if tokens is not None and asked]

@@ -2,35 +2,70 @@
 
 from __future__ import annotations
 
+import http.client
+import ipaddress
 import json
 import urllib.error
 import urllib.parse
 import urllib.request
 
+from orchestrator.core.secrecy import hide_key, scrub
 from orchestrator.errors import ConfigError, TransientError
 
 TIMEOUT_S = 10.0
 
+MAX_BYTES = 64 << 20
+"""Longest body that is read; an engine's exposition has some 50,000 bytes."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows nowhere: the load is sent to this address, and the key to nobody else."""
+
+    def redirect_request(self, *_args: object, **_kwargs: object) -> None:
+        return None
+
+
 # No environment proxies: a proxy would answer for the server.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
-def base_url(url: str, where: str) -> str:
+def base_url(url: str, where: str, *, form: str = "http://host:port/v1") -> str:
     """Return the address without a slash at its end and without ``/v1``.
 
+    Args:
+        url: What was given.
+        where: The option that gave it.
+        form: What it should look like.
+
     Raises:
-        ConfigError: It is no http address.
+        ConfigError: It is no http address, or holds more than host, port and path.
     """
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(where, f"'{url}' is no http address", "write it as http://host:port/v1")
-    return url.rstrip("/").removesuffix("/v1")
+    shown, remedy = scrub(url), f"write it as {form}"
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError as error:
+        raise ConfigError(where, f"'{shown}' is no http address ({error})", remedy) from error
+    if parts.scheme not in ("http", "https") or not host or not _is_plain(url) or port == 0:
+        raise ConfigError(where, f"'{shown}' is no http address", remedy)
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ConfigError(
+            where, f"'{shown}' had a user, a query or a fragment",
+            f"{remedy}; a key is given by --api-key-env",
+        )  # fmt: skip
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
 def is_local(url: str) -> bool:
-    """Return whether the address is of this machine's loopback interface."""
+    """Return whether the address is this machine's own: loopback, or 0.0.0.0 as vLLM prints it."""
     host = urllib.parse.urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def served_models(base: str, *, api_key: str | None = None) -> tuple[str, ...]:
@@ -42,7 +77,7 @@ def served_models(base: str, *, api_key: str | None = None) -> tuple[str, ...]:
     text = _get(f"{base}/v1/models", api_key=api_key)
     try:
         names = tuple(str(item["id"]) for item in json.loads(text)["data"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TransientError(f"{base}/v1/models is no list of models: {text[:80]!r}") from error
     if not names:
         raise TransientError(f"{base}/v1/models offers no model")
@@ -53,7 +88,7 @@ def metrics_text(url: str) -> str:
     """Return a Prometheus exposition.
 
     Raises:
-        TransientError: There is none at the address.
+        TransientError: There is none at the address, or it was cut off.
     """
     return _get(url)
 
@@ -63,9 +98,20 @@ def _get(url: str, *, api_key: str | None = None) -> str:
     request = urllib.request.Request(url, headers=headers)
     try:
         with _OPENER.open(request, timeout=TIMEOUT_S) as response:
-            body: bytes = response.read()
+            body: bytes = response.read(MAX_BYTES + 1)
+            # To read a part of a body does not notice its cut.
+            missing = response.length
     except urllib.error.HTTPError as error:
+        error.close()
         raise TransientError(f"{url} answers HTTP {error.code}") from error
-    except (OSError, ValueError) as error:
-        raise TransientError(f"{url} does not answer: {error}") from error
-    return body.decode("utf-8", errors="replace")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise TransientError(f"{url} does not answer: {hide_key(str(error), api_key)}") from error
+    if len(body) > MAX_BYTES:
+        raise TransientError(f"{url} sends more than {MAX_BYTES >> 20} MiB: no text for this")
+    if missing:
+        raise TransientError(f"{url} was cut off: {missing} bytes are missing")
+    return hide_key(body.decode("utf-8", errors="replace"), api_key)
+
+
+def _is_plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url and "\\" not in url

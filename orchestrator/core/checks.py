@@ -63,11 +63,9 @@ def find_invalid(block: Block, expected: Expectations) -> tuple[Invalidity, ...]
     checks: tuple[Callable[[Block, Expectations], Iterator[Invalidity]], ...] = (
         lambda item, _: _requests(item),
         _counted,
-        lambda item, _: _totals(item),
-        lambda item, _: _window(item),
+        lambda item, _: _tokens(item),
         _drafting,
         lambda item, _: _acceptance(item),
-        lambda item, _: _step_time(item),
         lambda item, _: _concurrency(item),
         _cached,
         lambda item, _: _node(item.node),
@@ -82,6 +80,20 @@ def short_answers(num_short: int, num_answers: int) -> Iterator[Invalidity]:
             kind=Invalid.TRUNCATED,
             detail=f"{num_short} of {num_answers} answers are shorter than max_tokens although "
             "ends are ignored: the context is too small for prompt and answer",
+        )
+
+
+def uncounted_answers(num_uncounted: int, num_answers: int) -> Iterator[Invalidity]:
+    """Yield a reason when tokens of too many answers were counted by nobody.
+
+    Their tokens lack in the throughput, and without the engine's counters nothing else shows it.
+    Where no answer was counted, ``find_invalid`` says so.
+    """
+    if num_uncounted < num_answers and num_uncounted > TOKEN_TOLERANCE * num_answers:
+        yield Invalidity(
+            kind=Invalid.TOKENS,
+            detail=f"{num_uncounted} of {num_answers} answers carry neither usage nor another "
+            "count of their tokens",
         )
 
 
@@ -194,6 +206,15 @@ def _counted(block: Block, expected: Expectations) -> Iterator[Invalidity]:
             detail="the client counted no output tokens in the window: the answers carry no usage, "
             "or none came",
         )
+
+
+def _tokens(block: Block) -> Iterator[Invalidity]:
+    """Compare both sides' tokens, and the engine's with its steps.
+
+    Where the totals differ the rest would only repeat it: other traffic is in the window too.
+    """
+    apart = list(_totals(block))
+    yield from apart or (*_window(block), *_step_time(block))
 
 
 def _totals(block: Block) -> Iterator[Invalidity]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 
 SECRET = "(secret)"
+_SHORTEST_KEY = 8
+"""A shorter text may stand within any word."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # Parts of a word, so that APIKEY and authtoken are found; a monkey is lost with them.
 _PARTS = ("secret", "password", "passwd", "passphrase", "credential", "apikey", "bearer")
@@ -33,6 +35,19 @@ def is_secret_name(name: str) -> bool:
         return True
     words = [word.lower() for word in _WORD.findall(name)]
     return any(word.endswith((*_ENDS, _PLURAL)) or word.startswith(_STARTS) for word in words)
+
+
+def hide_key(text: str, key: str | None) -> str:
+    """Return a text of somebody else without the key that was sent to him.
+
+    Servers repeat a key that they refuse. A short one, such as ``x`` of a server that asks for
+    none, is hidden where it stands by itself only.
+    """
+    if not key or key not in text:
+        return text
+    if len(key) >= _SHORTEST_KEY:
+        return text.replace(key, SECRET)
+    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", lambda _: SECRET, text)
 
 
 def scrub(value: object) -> object:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core.secrecy import hide_key
 from orchestrator.core.types import RequestFault, RequestRecord, TokenSource
 from orchestrator.load.call import Call
 from orchestrator.load.sse import DONE
@@ -37,6 +38,8 @@ class Answer:
     started_s: float
     has_arrival: bool = False
     """Whether ``started_s`` is the moment of an arrival, which sending does not move."""
+    key: str | None = None
+    """The API key, which is never repeated."""
     chunk_moments_s: list[float] = field(default_factory=list)
     chunk_counts: list[int | None] = field(default_factory=list)
     """[num_chunks] output tokens up to each chunk; None where its event does not say."""
@@ -62,7 +65,8 @@ class Answer:
     def fail(self, fault: RequestFault, error: str) -> None:
         """Note what went wrong."""
         self.fault = fault
-        self.error = shorten(fit_utf8(error))
+        # The key first: of one that is cut in two, half would be left.
+        self.error = shorten(one_line(fit_utf8(hide_key(error, self.key))))
         self.is_done = True
 
     def take(self, events: list[str], now_s: float) -> None:
@@ -79,13 +83,20 @@ class Answer:
             if self.fault is not None:
                 return
 
-    def close(self, content_type: str) -> None:
-        """Judge an answer that is over: it is whole if it said why it ended, or ``[DONE]``."""
+    def close(self, content_type: str, head: str = "") -> None:
+        """Judge an answer that is over: it is whole if it said why it ended, or ``[DONE]``.
+
+        Args:
+            content_type: The answer's.
+            head: How it begins, for one without any event: often the reason as plain JSON.
+        """
         if self.fault is not None:
             return
         if not self.is_done and self.finish_reason is None:
             if self.last_s is None:
-                self.fail(RequestFault.BROKEN, f"no event in an answer of {content_type}")
+                lines = [line for line in head.splitlines() if not line.startswith(":")]
+                told = f": {error_message(body)}" if (body := "\n".join(lines).strip()) else ""
+                self.fail(RequestFault.BROKEN, f"no event in an answer of {content_type}{told}")
             else:
                 self.fail(RequestFault.BROKEN, "the stream ended before the answer did")
         elif self.finish_reason in BAD_ENDS:
@@ -112,7 +123,7 @@ class Answer:
             chunk_tokens=self._chunk_tokens(),
             max_tokens=call.sampling.max_tokens,
             cached_tokens=self.cached_tokens,
-            text=fit_utf8("".join(self.texts)),
+            text=hide_key(fit_utf8("".join(self.texts)), self.key),
             fault=self.fault,
             error=self.error,
             retry_after_s=self.retry_after_s,
@@ -122,9 +133,11 @@ class Answer:
         if item.get("error") is not None or item.get("object") == "error":
             self.fail(RequestFault.BROKEN, error_message(json.dumps(item)))
             return
-        self.last_s = now_s
         count = self._count_tokens(item)
         choices = item.get("choices")
+        if choices or self.last_s is None:
+            # The usage that follows the answer is not part of it.
+            self.last_s = now_s
         text = ""
         if choices:
             if not isinstance(choices, list) or not isinstance(choices[0], dict):
@@ -132,7 +145,7 @@ class Answer:
             text = text_of(choices[0])
             reason = choices[0].get("finish_reason")
             if reason:
-                self.finish_reason = fit_utf8(shorten(str(reason)))
+                self.finish_reason = shorten(one_line(fit_utf8(hide_key(str(reason), self.key))))
         if text:
             self._add_text(text)
             self.chunk_moments_s.append(now_s)
@@ -268,6 +281,11 @@ def error_message(body: str) -> str:
 def shorten(text: str) -> str:
     """Return the text, cut to ``MAX_ERROR_CHARS``."""
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."
+
+
+def one_line(text: str) -> str:
+    """Return a server's message as one line that moves no terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def fit_utf8(text: str) -> str:

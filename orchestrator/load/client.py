@@ -32,6 +32,7 @@ END_GRACE_S = 0.2
 """How long the end of the body may lag behind ``[DONE]``, so that the connection can be kept."""
 
 MAX_ERROR_BODY_BYTES = 64 << 10
+"""How much is kept of an answer that is no event stream; it holds the reason."""
 
 NO_ROOM = (429, 503)
 """HTTP statuses of a server that is full."""
@@ -49,7 +50,7 @@ class SseClient:
         api_key: Sent as a bearer token; None sends none.
 
     Raises:
-        ConfigError: The address is none of HTTP.
+        ConfigError: The address is none of HTTP, or the key cannot be sent.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class SseClient:
         self._origin_s = origin_s
         # A proxy that compresses would also collect chunks.
         self._headers = {"Accept-Encoding": "identity"}
+        self._api_key = api_key
         if api_key is not None:
+            check_api_key(api_key, "api_key")
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._session: aiohttp.ClientSession | None = None
 
@@ -115,10 +118,11 @@ class SseClient:
         Args:
             call: The request.
             arrived_s: Moment of its arrival on the clock, in the open loop.
-            on_first: Called once, when the first generated text has come.
+            on_first: Called once, when the first generated text has come, or the answer is whole
+                and has none.
         """
         started_s = self._clock() if arrived_s is None else arrived_s
-        answer = Answer(started_s=started_s, has_arrival=arrived_s is not None)
+        answer = Answer(started_s=started_s, has_arrival=arrived_s is not None, key=self._api_key)
         try:
             await self._ask(call, answer, on_first)
         except aiohttp.SocketTimeoutError:
@@ -131,6 +135,8 @@ class SseClient:
             answer.fail(RequestFault.STALLED, f"no complete answer within {self._timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
             answer.fail(RequestFault.CONNECTION, f"{type(error).__name__}: {error}")
+        if on_first is not None and answer.fault is None and not answer.chunk_moments_s:
+            on_first()
         return answer.record(call, origin_s=self._origin_s)
 
     async def _ask(self, call: Call, answer: Answer, on_first: Callable[[], None] | None) -> None:
@@ -158,9 +164,12 @@ class SseClient:
         clock, content = self._clock, response.content
         closed = _watch(response)
         decoder = SseDecoder()
+        head = bytearray()
         try:
             while read := await content.readany():
                 now_s = clock()
+                if answer.last_s is None and len(head) < MAX_ERROR_BODY_BYTES:
+                    head += read
                 events = decoder.feed(read)
                 if events:
                     answer.take(events, now_s)
@@ -178,7 +187,7 @@ class SseClient:
                 answer.fail(RequestFault.CONNECTION, f"in the answer: {closed.exception()}")
             else:
                 answer.fail(RequestFault.BROKEN, f"the stream ended before the answer did: {error}")
-        answer.close(response.content_type)
+        answer.close(response.content_type, head.decode(errors="replace"))
         if answer.fault is None:
             await _await_end(content)
 
@@ -189,6 +198,19 @@ class SseClient:
         _params: aiohttp.TraceRequestChunkSentParams,
     ) -> None:
         context.trace_request_ctx.send(self._clock())
+
+
+def check_api_key(key: str, where: str) -> None:
+    """Check that a key can stand in a header; the message does not show it.
+
+    Raises:
+        ConfigError: It holds a line break or another character that no key has.
+    """
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(
+            where, "the key has a line break, a space or a character that is not ASCII",
+            "store the bare key",
+        )  # fmt: skip
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:

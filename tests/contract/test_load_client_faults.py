@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
-import json
+import time
 from dataclasses import replace
 
 import pytest
 from client_calls import CALL, CHAT, SAMPLING, answer, ask, ask_all
 
-from orchestrator.core.types import RequestFault
+from orchestrator.core.types import RequestFault, RequestRecord
+from orchestrator.errors import ConfigError
 from orchestrator.fakes.openai import (
     DONE,
     Act,
@@ -26,6 +28,7 @@ from orchestrator.fakes.openai import (
     text,
     usage,
 )
+from orchestrator.load.client import SseClient
 
 
 @pytest.mark.parametrize(
@@ -309,12 +312,78 @@ def test_client_answer_that_only_claims_to_be_compressed_is_broken(sse_server: S
     assert ask(sse_server.url).fault is RequestFault.BROKEN
 
 
-def test_client_answer_that_is_not_streamed_is_broken(sse_server: SseServer) -> None:
-    body = json.dumps({"choices": [{"text": "a"}]}).encode()
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"choices": [{"text": "a"}]}', ': {"choices": [{"text": "a"}]}'),
+        (b'{"error": {"message": "model is loading"}}', ": model is loading"),
+        (b'{\n "message": "no\\nsuch \\u001b[31mmodel"\n}\n', ": no such ?[31mmodel"),
+        (b"<html>\n\n  Log in first</html>", ": <html> Log in first</html>"),
+        (b": keep-alive\n\n: keep-alive\n\n", ""),
+        (b"\n\n", ""),
+        (b"", ""),
+    ],
+)
+def test_client_answer_without_any_event_is_broken_and_says_what_came(
+    sse_server: SseServer, body: bytes, told: str
+) -> None:
+    """Servers answer HTTP 200 with the reason as plain JSON."""
     script = Script(parts=(body,), content_type="application/json")
     sse_server.behaviour = lambda _number, _body: script
 
     record = ask(sse_server.url)
 
     assert record.fault is RequestFault.BROKEN
-    assert record.error == "no event in an answer of application/json"
+    assert record.error == f"no event in an answer of application/json{told}"
+
+
+def test_client_long_body_without_any_event_is_cut(sse_server: SseServer) -> None:
+    script = Script(parts=(b"x" * 300_000,), content_type="text/html")
+    sse_server.behaviour = lambda _number, _body: script
+
+    error = ask(sse_server.url).error or ""
+
+    assert error.startswith("no event in an answer of text/html: xxx")
+    assert len(error) == 500
+
+
+KEY = "sk-planted-0123456789"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Script(status=401, parts=(f'{{"error": "bad key {KEY}"}}'.encode(),)),
+        Script(status=401, parts=(f"{'x' * 485}{KEY}".encode(),)),
+        Script(status=429, parts=(KEY.encode(),)),
+        Script(parts=(f'{{"error": "bad key {KEY}"}}'.encode(),), content_type="text/plain"),
+        Script(parts=(event({"error": {"message": f"no {KEY}"}}),)),
+        Script(parts=(event(f"{KEY}"),)),
+        Script(parts=(text(f"you sent {KEY}"), text("!", f"stop {KEY}"), usage(3), DONE)),
+    ],
+)
+def test_client_key_that_the_server_repeats_is_in_no_record(
+    sse_server: SseServer, script: Script
+) -> None:
+    sse_server.behaviour = lambda _number, _body: script
+
+    async def run() -> RequestRecord:
+        client = SseClient(
+            sse_server.url, timeout_s=9.0, clock=time.monotonic, origin_s=0.0, api_key=KEY
+        )
+        async with client:
+            return await client.complete(CALL)
+
+    record = asyncio.run(run())
+
+    assert sse_server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert "sk-planted" not in repr(record)
+
+
+@pytest.mark.parametrize("key", ["sk-planted\n", "sk planted", "sk-plant\u00e9d", "sk-planted\0"])
+def test_client_key_that_no_header_can_hold_is_refused_unseen(key: str) -> None:
+    with pytest.raises(ConfigError, match="line break") as caught:
+        SseClient("http://x", timeout_s=9.0, clock=time.monotonic, origin_s=0.0, api_key=key)
+
+    assert "plant" not in str(caught.value)
+    assert "\n" not in str(caught.value)

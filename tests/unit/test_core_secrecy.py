@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.secrecy import is_secret_name, scrub
+from orchestrator.core.secrecy import hide_key, is_secret_name, scrub
 
 PLANTED = "PlantedSecret0123456789"
 
@@ -85,3 +85,22 @@ def test_text_around_a_secret_stays() -> None:
 def test_scrubbing_twice_changes_nothing_more(data: object) -> None:
     once = scrub(data)
     assert scrub(once) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "told"),
+    [
+        (
+            f"bad key Bearer{PLANTED}, again {PLANTED}",
+            PLANTED,
+            "bad key Bearer(secret), again (secret)",
+        ),
+        ("no such EMPTYness; EMPTY", "EMPTY", "no such EMPTYness; (secret)"),
+        ("x is no text", "x", "(secret) is no text"),
+        ("all is well", PLANTED, "all is well"),
+        ("all is well", None, "all is well"),
+        ("all is well", "", "all is well"),
+    ],
+)
+def test_key_that_was_sent_is_taken_out_of_an_answer(text: str, key: str | None, told: str) -> None:
+    assert hide_key(text, key) == told
