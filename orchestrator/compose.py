@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrator.adapters import mlflow_tracker
-from orchestrator.adapters.clock import SystemClock
 from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
 from orchestrator.adapters.model_folder import model_digests
 from orchestrator.adapters.node import LocalNode
@@ -186,7 +185,6 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         load=load_client(config, context.workload),
         tracker=MlflowTracker(context.tracking_uri, experiment=config.tracking.experiment),
         node=node,
-        clock=SystemClock(),
     )
     return Trial(spec, ports, logging.getLogger("specpilot.trial").info)
 

@@ -30,7 +30,7 @@ from orchestrator.core.types import (
 )
 from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
-from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Tracker
+from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,6 @@ class TrialPorts:
     load: LoadClient
     tracker: Tracker
     node: Node
-    clock: Clock
 
 
 class Trial:

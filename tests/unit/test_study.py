@@ -91,7 +91,6 @@ class Cluster:
             load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
             tracker=self.tracker,
             node=FakeNode(),
-            clock=self.board.clock,
         )
         trial = Trial(spec, ports, lambda _text: None)
         trial.setup()

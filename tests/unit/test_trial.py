@@ -76,7 +76,6 @@ class Stage:
             load=self.load,
             tracker=self.runs,
             node=self.node,
-            clock=self.board.clock,
         )
         return Trial(self.spec, ports, self.said.append)
 
