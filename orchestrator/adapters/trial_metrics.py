@@ -33,7 +33,7 @@ class Window:
     """One block, or several blocks of one cell in one boot taken as one window."""
 
     duration_s: float
-    busy_s: float
+    busy_s: float | None
     counters: CounterSnapshot
     output_tokens: int
     ttft_s: tuple[float, ...]

@@ -32,18 +32,23 @@ def pooled(deltas: Sequence[CounterSnapshot]) -> CounterSnapshot:
     )
 
 
-def stream_seconds(blocks: Iterable[Block]) -> float:
+def stream_seconds(blocks: Iterable[Block]) -> float | None:
     """Return the time that streams were busy in the windows, summed over streams.
 
     Formula: sum of duration_s * streams; in the open loop, where the load decides how many
     requests run, duration_s * effective_concurrency.
+
+    Returns:
+        Seconds; None when the engine's gauge is not known of a block of the open loop.
     """
-    return sum(
-        block.duration_s * (block.effective_concurrency or 0.0)
-        if block.cell.is_open_loop
-        else block.duration_s * block.cell.streams
-        for block in blocks
-    )
+    total = 0.0
+    for block in blocks:
+        cell = block.cell
+        running = block.effective_concurrency if cell.is_open_loop else cell.streams
+        if running is None:
+            return None
+        total += block.duration_s * running
+    return total
 
 
 def acceptance_length(delta: CounterSnapshot) -> float | None:
@@ -96,7 +101,7 @@ def output_throughput(tokens: float | None, seconds: float) -> float | None:
 def step_time_s(
     delta: CounterSnapshot,
     *,
-    busy_s: float,
+    busy_s: float | None,
     output_tokens: int,
     speculates: bool,
 ) -> float | None:
@@ -107,15 +112,15 @@ def step_time_s(
 
     Args:
         delta: Counters over the window.
-        busy_s: ``stream_seconds`` of the window.
+        busy_s: ``stream_seconds`` of the window; None where it is not known.
         output_tokens: Output tokens of all streams in the window.
         speculates: Whether the arm drafts.
 
     Returns:
-        Seconds, or None when no step was counted.
+        Seconds, or None when no step was counted or the busy time is not known.
     """
     stream_steps = delta.num_drafts if speculates else output_tokens
-    if not stream_steps or busy_s <= 0:
+    if not stream_steps or busy_s is None or busy_s <= 0:
         return None
     return busy_s / stream_steps
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from core_samples import WIDE_CELL, make_arm, make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from orchestrator.core.formulas import (
     pooled,
     quantile,
     step_time_s,
+    stream_seconds,
 )
 from orchestrator.core.types import CounterSnapshot
 
@@ -82,19 +85,30 @@ def test_step_time_counts_drafts_with_speculation_and_tokens_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counters", "duration_s", "tokens", "speculates"),
+    ("counters", "busy_s", "tokens", "speculates"),
     [
         (NOTHING, 1.0, 5, True),
         (drafted(0, 0, 0), 1.0, 5, True),
         (NOTHING, 1.0, 0, False),
         (NOTHING, 0.0, 5, False),
+        (NOTHING, None, 5, False),
     ],
 )
 def test_step_time_without_steps_is_none(
-    counters: CounterSnapshot, duration_s: float, tokens: int, speculates: bool
+    counters: CounterSnapshot, busy_s: float | None, tokens: int, speculates: bool
 ) -> None:
-    step_s = step_time_s(counters, busy_s=duration_s, output_tokens=tokens, speculates=speculates)
+    step_s = step_time_s(counters, busy_s=busy_s, output_tokens=tokens, speculates=speculates)
     assert step_s is None
+
+
+def test_stream_seconds_are_streams_by_cell_or_what_the_gauge_showed() -> None:
+    closed = make_block(make_arm(), cell=WIDE_CELL)
+    opened = replace(closed, cell=replace(WIDE_CELL, request_rate=2.0), effective_concurrency=1.5)
+
+    assert stream_seconds([closed]) == 4 * closed.duration_s
+    assert stream_seconds([closed, opened]) == pytest.approx(5.5 * closed.duration_s)
+    unknown = replace(opened, effective_concurrency=None)
+    assert stream_seconds([opened, unknown]) is None
 
 
 @given(
