@@ -274,7 +274,7 @@ def independent_boots(boots: Sequence[Boot]) -> tuple[Boot, ...]:
     kept: list[Boot] = []
     seen: set[object] = set()
     for boot in sorted(boots, key=lambda boot: (boot.arm.key, boot.replicate)):
-        mark = _fingerprint(boot)
+        mark = _draft_counts(boot)
         if mark is None or mark not in seen:
             kept.append(boot)
         seen.add(mark)
@@ -375,7 +375,7 @@ def _ttft_p50_s(blocks: Sequence[Block]) -> float | None:
     return quantile([value for block in blocks for value in block.ttft_s], 0.5)
 
 
-def _fingerprint(boot: Boot) -> object | None:
+def _draft_counts(boot: Boot) -> object | None:
     marks = tuple(
         (block.cell, block.index, block.counters.num_drafts, block.counters.num_accepted_tokens)
         for block in _valid(boot.blocks)

@@ -428,7 +428,7 @@ class Block:
     cached_tokens: int | None = None
     node: NodeVerdict | None = None
     node_states: tuple[NodeState, ...] = ()
-    """Before, at the edges and after."""
+    """Before, during and after the window, never at its edges; empty when nobody looked."""
     invalid: tuple[Invalidity, ...] = ()
     """Why the block gets no score; empty for a valid block."""
 
