@@ -49,8 +49,8 @@ ALLOWED: dict[str, set[str]] = {
         *("prepare", "promote"),
     },
     "conduct": {
-        *("adapters", "cluster", "compose", "config", "core", "delivery", "errors", "events", "ports"),
-        *("prepare", "promote", "report", "study"),
+        *("adapters", "cluster", "compose", "config", "core", "delivery", "errors", "events"),
+        *("ports", "prepare", "promote", "report", "study"),
     },
     "commands": {
         *("adapters", "cluster", "compose", "conduct", "config", "delivery", "errors", "events"),
