@@ -93,7 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; applications of the study's trials were removed", file=sys.stderr)
+        swept = args.command == "study"
+        removed = "; applications of the study's trials were removed" if swept else ""
+        print(f"interrupted{removed}", file=sys.stderr)
         return 1
     except OrchestratorError as error:
         print(f"error: {error}", file=sys.stderr)

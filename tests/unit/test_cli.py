@@ -173,6 +173,19 @@ def test_status_tells_how_a_command_ended(
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("command", "removes"), [("study", True), ("plan", False)])
+def test_interrupted_command_says_what_was_removed_only_where_something_was(
+    command: str, removes: bool, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_config: StudyConfig) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, command, interrupted)
+
+    assert cli.main([command, DEMO]) == 1
+    assert ("were removed" in capsys.readouterr().err) == removes
+
+
 def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "study", lambda _config: commands.ExitStatus.NOTHING_PROMOTED)
 
