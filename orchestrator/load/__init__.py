@@ -1,1 +1,1 @@
-"""The closed-loop load: workload files, the SSE client and the streams."""
+"""The load: workload files, the SSE client, and who asks when in the closed and the open loop."""

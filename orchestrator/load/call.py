@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.errors import ConfigError
-
-EXTRA_KEYS = ("tools", "tool_choice", "response_format", "chat_template_kwargs")
-"""What a workload may add to a request; everything else is the study's to say."""
+from orchestrator.load.prompts import EXTRA_KEYS
 
 VLLM_EXTRA_KEYS = ("chat_template_kwargs",)
 """Those that OpenAI's own API refuses."""
@@ -55,7 +53,7 @@ class Call:
     messages: tuple[Mapping[str, object], ...] = ()
     """The conversation, chat only; empty for one user message with the prompt."""
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Further parameters, of ``EXTRA_KEYS`` only."""
+    """Further parameters, of ``EXTRA_KEYS`` only, as ``prompts`` has checked them."""
     dialect: Literal["vllm", "openai"] = "vllm"
     """``openai`` sends only what OpenAI's own API knows, for servers that refuse the rest."""
     continuous_usage: bool = True
@@ -123,16 +121,3 @@ def _check_extra(call: Call) -> None:
         is_bare = call.endpoint == "completions"
         if is_bare and (call.dialect == "openai" or key not in COMPLETIONS_EXTRA_KEYS):
             raise ConfigError(where, "the completions endpoint does not know it", "use chat")
-    kwargs = call.extra.get("chat_template_kwargs", {})
-    if not isinstance(kwargs, Mapping):
-        raise ConfigError(
-            "extra.chat_template_kwargs", f"{kwargs!r} is no JSON object", "give an object"
-        )
-    thinking = kwargs.get("enable_thinking", False)
-    if not isinstance(thinking, bool):
-        # A template takes any string that is not empty for true, "false" too.
-        raise ConfigError(
-            "extra.chat_template_kwargs.enable_thinking",
-            f"{thinking!r} is no JSON boolean",
-            "write true or false without quotes",
-        )

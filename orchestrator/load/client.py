@@ -16,11 +16,9 @@ import aiohttp
 
 from orchestrator.core.types import RequestFault, RequestRecord
 from orchestrator.errors import ConfigError
-from orchestrator.load.answer import MAX_ERROR_CHARS, Answer, error_message
-from orchestrator.load.call import Call, Sampling, request_body
+from orchestrator.load.answer import Answer, error_message
+from orchestrator.load.call import Call, request_body
 from orchestrator.load.sse import SseDecoder
-
-__all__ = ["MAX_ERROR_CHARS", "Call", "Sampling", "SseClient", "request_body"]
 
 STALL_TIMEOUT_S = 60.0
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """What all blocks of a study have in common."""
+    """How to ask and how long; which cell and which server are the ``LoadRequest``'s."""
 
     top_p: float
     top_k: int

@@ -10,7 +10,8 @@ from typing import Any
 
 from orchestrator.core.types import RequestRecord
 from orchestrator.fakes.openai import Part, Script, SseServer
-from orchestrator.load.client import Call, Sampling, SseClient
+from orchestrator.load.call import Call, Sampling
+from orchestrator.load.client import SseClient
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=20, seed=11, max_tokens=8, ignore_eos=True)
 CALL = Call(

@@ -16,7 +16,8 @@ import pytest
 
 from orchestrator.core.exposition import parse_counters
 from orchestrator.core.types import CounterSnapshot, RequestFault, RequestRecord, TokenSource
-from orchestrator.load.client import Call, Sampling, SseClient
+from orchestrator.load.call import Call, Sampling
+from orchestrator.load.client import SseClient
 
 MAX_TOKENS = 24
 TIMEOUT_S = 50.0

@@ -26,7 +26,8 @@ from orchestrator.fakes.openai import (
     tool_call,
     usage,
 )
-from orchestrator.load.client import Call, SseClient
+from orchestrator.load.call import Call
+from orchestrator.load.client import SseClient
 
 
 def test_client_states_all_sampling_in_every_request(sse_server: SseServer) -> None:

@@ -26,15 +26,6 @@ CHAT = Call(
     [
         ({"extra": {"temperature": 0.0}}, "extra.temperature"),
         ({"extra": {"logit_bias": {}}}, "extra.logit_bias"),
-        (
-            {"extra": {"chat_template_kwargs": {"enable_thinking": "false"}}},
-            "extra.chat_template_kwargs.enable_thinking",
-        ),
-        (
-            {"extra": {"chat_template_kwargs": {"enable_thinking": 0}}},
-            "extra.chat_template_kwargs.enable_thinking",
-        ),
-        ({"extra": {"chat_template_kwargs": [1]}}, "extra.chat_template_kwargs"),
         ({"endpoint": "completions", "extra": {"tools": []}}, "extra.tools"),
         ({"endpoint": "completions", "messages": ({"role": "user"},)}, "messages"),
         ({"dialect": "openai"}, "top_k"),
