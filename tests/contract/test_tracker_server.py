@@ -16,12 +16,12 @@ import mlflow_store
 import pytest
 from mlflow_store import open_store
 from records import block
-from sse_server import free_port
 from tracker_contract import RegistryContract, Store, TrackerContract
 
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.tracking_uri import check
 from orchestrator.errors import ConfigError, TransientError
+from orchestrator.fakes.openai import free_port
 
 START_TIMEOUT_S = 150.0
 """A server imports MLflow in two processes and makes its tables: 45 s on two busy cores."""

@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from sse_server import free_port
 
 from orchestrator.adapters.tracking_uri import artifact_location, check
 from orchestrator.errors import ConfigError
+from orchestrator.fakes.openai import free_port
 
 
 class Health(BaseHTTPRequestHandler):
