@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
+from orchestrator.core.engine_config import reduced_arguments, reduced_config
 from orchestrator.core.identity import canonical, sha256_of
-from orchestrator.core.resolved import arguments, resolved
 from orchestrator.core.secrecy import scrub
 from orchestrator.core.types import EngineFacts, NodeState
 from orchestrator.errors import ConfigError
 
 _SHOWN = 80
-_NODE_SECTION = "node"
 _ABSENT = object()
 
 # What `build` says of the machine; the rest of it is of the engine.
@@ -55,11 +54,11 @@ class Fingerprint:
     engine: Mapping[str, object]
     """Version, runner, launcher, digest of the wheel or image, packages, CUDA, Python."""
     arguments: Mapping[str, object]
-    """What was asked of the engine; see ``resolved.arguments``."""
+    """What was asked of the engine; see ``engine_config.reduced_arguments``."""
     speculation: Mapping[str, object]
     """The arm, as the engine says it is in force."""
     resolved_config: Mapping[str, object]
-    """What the engine made of its arguments; see ``resolved.resolved``."""
+    """What the engine made of its arguments; see ``engine_config.reduced_config``."""
     models: Mapping[str, object]
     """``ModelDigests``, and whether code from the folders may run."""
     load: Mapping[str, object]
@@ -77,15 +76,8 @@ class Fingerprint:
         return sha256_of(self.to_dict())
 
     @property
-    def pool_digest(self) -> str:
-        """The same without the node: boots of one arm that agree in it may be pooled."""
-        data = self.to_dict()
-        del data[_NODE_SECTION]
-        return sha256_of(data)
-
-    @property
     def sections(self) -> dict[str, str]:
-        """SHA-256 of each section by its name."""
+        """SHA-256 of each section by its name; ``core.comparable`` says which must agree."""
         return {name: sha256_of(section) for name, section in self.to_dict().items()}
 
     def to_dict(self) -> dict[str, object]:
@@ -126,14 +118,14 @@ def trial_fingerprint(facts: EngineFacts, node: NodeState, inputs: StudyInputs) 
                 **{name: value for name, value in build.items() if name not in _PLATFORM},
             }
         ),
-        arguments=arguments(inputs.engine_args),
+        arguments=reduced_arguments(inputs.engine_args),
         speculation={
             "num_speculative_tokens": facts.num_speculative_tokens,
             "draft_sample_method": facts.draft_sample_method,
             "rejection_sample_method": facts.rejection_sample_method,
             "draft_architecture": facts.draft_architecture,
         },
-        resolved_config=resolved(facts.resolved_config),
+        resolved_config=reduced_config(facts.resolved_config),
         models={
             **asdict(inputs.models),
             "trust_remote_code": _trusts_remote_code(facts, inputs.engine_args),
@@ -151,18 +143,15 @@ def trial_fingerprint(facts: EngineFacts, node: NodeState, inputs: StudyInputs) 
     )
 
 
-def differences(a: Fingerprint, b: Fingerprint, *, pooled: bool = False) -> tuple[str, ...]:
+def differences(a: Fingerprint, b: Fingerprint) -> tuple[str, ...]:
     """Return one sentence for each thing that differs, by section and name.
 
     Args:
         a: The earlier one.
         b: The later one.
-        pooled: Leave the node out, as ``pool_digest`` does.
     """
     found: list[str] = []
     for section, before in a.to_dict().items():
-        if pooled and section == _NODE_SECTION:
-            continue
         old, new = dict(_leaves(before)), dict(_leaves(b.to_dict()[section]))
         for path in sorted({*old, *new}):
             was, now = old.get(path, _ABSENT), new.get(path, _ABSENT)
@@ -180,7 +169,7 @@ def _trusts_remote_code(facts: EngineFacts, engine_args: Mapping[str, object]) -
     model = facts.resolved_config.get("model_config")
     if isinstance(model, Mapping) and "trust_remote_code" in model:
         return bool(model["trust_remote_code"])
-    return arguments(engine_args).get("trust_remote_code") is True
+    return reduced_arguments(engine_args).get("trust_remote_code") is True
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:

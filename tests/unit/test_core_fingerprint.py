@@ -92,12 +92,13 @@ def test_another_boot_of_the_same_has_the_same_digest() -> None:
     assert differences(of(), of(other, hot)) == ()
 
 
-def test_another_node_of_the_kind_may_be_pooled_and_is_told() -> None:
+def test_another_node_of_the_kind_differs_in_its_own_section_only() -> None:
     other = of(node=replace(NODE, node_id="n2", hostname="spark-2"))
 
     assert other.digest != of().digest
-    assert other.pool_digest == of().pool_digest
-    assert differences(of(), other, pooled=True) == ()
+    assert {name for name in other.sections if other.sections[name] != of().sections[name]} == {
+        "node"
+    }
     assert differences(of(), other) == (
         "node.hostname was spark-1 and is spark-2",
         "node.node_id was n1 and is n2",
@@ -153,10 +154,13 @@ def with_build(**changes: object) -> EngineFacts:
         ),
     ],
 )  # fmt: skip
-def test_premise_that_changed_is_named_and_forbids_pooling(other: Fingerprint, says: str) -> None:
+def test_premise_that_changed_is_named_and_changes_its_section(
+    other: Fingerprint, says: str
+) -> None:
     assert says in differences(of(), other)
     assert other.digest != of().digest
-    assert other.pool_digest != of().pool_digest
+    section = says.partition(".")[0]
+    assert other.sections[section] != of().sections[section]
 
 
 def test_code_from_the_model_folder_is_a_premise() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.engine_config import reduced_arguments, reduced_config
 from orchestrator.core.identity import canonical
-from orchestrator.core.resolved import arguments, resolved
 
 CONFIGS = Path(__file__).parents[1] / "data" / "resolved_config"
 
@@ -32,13 +32,13 @@ def test_two_boots_of_one_arm_resolve_to_the_same(build: str) -> None:
     first, second = told(f"{build}-block-4-first"), told(f"{build}-block-4-second")
 
     assert first != second
-    assert resolved(first) == resolved(second)
+    assert reduced_config(first) == reduced_config(second)
 
 
 def test_arms_differ_in_what_makes_them_arms_alone() -> None:
     block, standard = told("0.32.0-block-4-first"), told("0.32.0-standard-7")
 
-    assert changed(resolved(block), resolved(standard)) == {
+    assert changed(reduced_config(block), reduced_config(standard)) == {
         ".speculative_config.draft_sample_method",
         ".speculative_config.num_speculative_tokens",
         ".speculative_config.rejection_sample_method",
@@ -46,12 +46,14 @@ def test_arms_differ_in_what_makes_them_arms_alone() -> None:
 
 
 def test_builds_differ() -> None:
-    assert resolved(told("0.28.0-block-4-first")) != resolved(told("0.32.0-block-4-first"))
+    assert reduced_config(told("0.28.0-block-4-first")) != reduced_config(
+        told("0.32.0-block-4-first")
+    )
 
 
 @pytest.mark.parametrize("build", ["0.28.0", "0.32.0"])
 def test_real_config_keeps_what_matters_and_loses_places(build: str) -> None:
-    reduced: Any = resolved(told(f"{build}-block-4-first"))
+    reduced: Any = reduced_config(told(f"{build}-block-4-first"))
 
     assert reduced["model_config"]["dtype"] == "torch.float32"
     assert reduced["model_config"]["trust_remote_code"] is False
@@ -71,16 +73,16 @@ def test_what_varies_by_boot_is_left_out_at_any_depth() -> None:
         "x": {"y": [{"z": 1, "master_port": 4711, "data_parallel_master_ip": "10.0.0.1"}]},
         "logging_config": {"log_level": "DEBUG"},
     }
-    assert resolved(noisy) == resolved(base) == base
+    assert reduced_config(noisy) == reduced_config(base) == base
 
 
 def test_config_with_the_hubs_token_tells_none() -> None:
     config: dict[str, Any] = {"model_config": {"hf_token": "hf_PlantedSecret0123", "dtype": "auto"}}
-    assert resolved(config) == {"model_config": {"dtype": "auto"}}
+    assert reduced_config(config) == {"model_config": {"dtype": "auto"}}
 
 
 def test_number_that_is_no_json_is_told_as_text() -> None:
-    assert resolved({"a": float("inf"), "b": "\ud800"}) == {"a": "inf", "b": "\\ud800"}
+    assert reduced_config({"a": float("inf"), "b": "\ud800"}) == {"a": "inf", "b": "\\ud800"}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_number_that_is_no_json_is_told_as_text() -> None:
     ],
 )  # fmt: skip
 def test_arguments_that_ask_the_same_are_equal(a: dict[str, Any], b: dict[str, Any]) -> None:
-    assert canonical(arguments(a)) == canonical(arguments(b))
+    assert canonical(reduced_arguments(a)) == canonical(reduced_arguments(b))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,8 @@ def test_arguments_that_ask_the_same_are_equal(a: dict[str, Any], b: dict[str, A
     ],
 )
 def test_arguments_that_ask_for_something_else_differ(a: dict[str, Any], b: dict[str, Any]) -> None:
-    assert canonical(arguments(a)) != canonical(arguments(b))
+    assert canonical(reduced_arguments(a)) != canonical(reduced_arguments(b))
 
 
 def test_argument_that_is_broken_json_stays_text() -> None:
-    assert arguments({"compilation_config": "{mode"}) == {"compilation_config": "{mode"}
+    assert reduced_arguments({"compilation_config": "{mode"}) == {"compilation_config": "{mode"}

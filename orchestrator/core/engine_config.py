@@ -46,7 +46,7 @@ _PATH = re.compile(r"(?:~?/|\.{1,2}/|file:)\S*")
 _UNASKED = frozenset({"seed", "uvicorn_log_level", "disable_log_stats", "enable_log_requests"})
 
 
-def resolved(config: Mapping[str, object]) -> dict[str, object]:
+def reduced_config(config: Mapping[str, object]) -> dict[str, object]:
     """Return an engine's resolved config without what differs between boots of one arm.
 
     Left out, at any depth: paths, ports, addresses and device ids; what the engine measured (KV
@@ -60,13 +60,13 @@ def resolved(config: Mapping[str, object]) -> dict[str, object]:
     return plain
 
 
-def arguments(args: Mapping[str, object]) -> dict[str, object]:
+def reduced_arguments(args: Mapping[str, object]) -> dict[str, object]:
     """Return engine arguments by what reaches the command line.
 
     A command line is text, so 7 and "7" are equal, and 0.9 is not "0.90"; a mapping reaches it as
     JSON, in which 7 and "7" differ. True is the flag and false its opposite, neither is a text.
     None is left out. Names are compared with underscores. Models, paths, ports and seeds are left
-    out or reduced as in ``resolved``.
+    out or reduced as in ``reduced_config``.
     """
     told: dict[str, object] = {}
     for name, value in args.items():
