@@ -13,16 +13,6 @@ from pathlib import Path
 
 from orchestrator.adapters.tokenizer import FolderTokenizer
 from orchestrator.errors import ConfigError
-from orchestrator.load.importing import (
-    Candidate,
-    Imported,
-    Limits,
-    collect,
-    from_openai_log,
-    from_sharegpt,
-    from_text_file,
-    report,
-)
 from orchestrator.load.prompts import Prompt, to_item
 from orchestrator.load.random_text import random_reason
 from orchestrator.load.workload import Workload, load_workload, read_prompts
@@ -35,6 +25,16 @@ from orchestrator.load.workload_card import (
     read_card,
     renewed,
     token_lengths,
+)
+from orchestrator.load.workload_import import (
+    Candidate,
+    Imported,
+    Limits,
+    collect,
+    from_openai_log,
+    from_sharegpt,
+    from_text_file,
+    report,
 )
 
 DEFAULT_TEXT_CHARS = 4000

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.load.importing import (
+from orchestrator.load.prompts import Prompt, to_item
+from orchestrator.load.workload_import import (
     Candidate,
     Imported,
     Limits,
@@ -19,7 +20,6 @@ from orchestrator.load.importing import (
     from_text_file,
     report,
 )
-from orchestrator.load.prompts import Prompt, to_item
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 
