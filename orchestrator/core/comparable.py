@@ -18,15 +18,17 @@ def odd_boots(boots: Sequence[Boot]) -> dict[str, tuple[str, ...]]:
     """Return the boots that ran on or with something else than the others, by trial id.
 
     The others are those of the most frequent kind, of the earliest where kinds are as frequent. A
-    boot without a fingerprint is not judged.
+    boot without a fingerprint is not judged; one without a valid block is not either, and however
+    many of a kind fail, they never outvote one that has numbers.
 
     Returns:
         Sections of the fingerprint in which each differs.
     """
-    odd = _differing([boot for boot in boots if boot.sections], SHARED)
+    judged = [b for b in boots if b.sections and any(block.is_valid for block in b.blocks)]
+    odd = _differing(judged, SHARED)
     by_arm: dict[Arm, list[Boot]] = {}
-    for boot in boots:
-        if boot.sections and boot.trial_id not in odd:
+    for boot in judged:
+        if boot.trial_id not in odd:
             by_arm.setdefault(boot.arm, []).append(boot)
     for own in by_arm.values():
         odd |= _differing(own, OWN)
