@@ -39,6 +39,7 @@ class _Timeline:
     """The steps of all streams, counted by the engine as time reaches them."""
 
     engine: RunningEngine
+    step_s: float
     steps: list[tuple[float, _Step | None]] = field(default_factory=list)
     """Time and step; None is a prefill with its token."""
     _done: int = 0
@@ -75,9 +76,9 @@ class FakeLoad:
         except TransientError as error:
             return _dead(request, observe, str(error))
         step_s = self._board.block_step_time_s(request.cell.streams, seed=request.seed)
-        warm = _Timeline(engine)
+        warm = _Timeline(engine, step_s)
         for stream in range(request.cell.streams):
-            self._ask(warm, request, stream=stream, turn=-1, step_s=step_s, started_s=0.0)
+            self._ask(warm, request, stream=stream, turn=-1, started_s=0.0)
         warm.advance(float("inf"))
         observe(Moment.BEFORE)
         self._strike(engine)
@@ -87,10 +88,10 @@ class FakeLoad:
 
     def _measure(self, request: LoadRequest, observe: Observe, step_s: float) -> LoadResult:
         engine = self._engine(request)
-        timeline = _Timeline(engine)
+        timeline = _Timeline(engine, step_s)
         open_s = PREFILL_S + 2 * step_s
         close_s = open_s + self._block_s
-        records = list(self._records(timeline, request, step_s=step_s, close_s=close_s))
+        records = list(self._records(timeline, request, close_s=close_s))
         engine.num_running = request.cell.streams
         for moment, at_s in (
             (Moment.OPEN, open_s),
@@ -126,14 +127,12 @@ class FakeLoad:
             self._board.restart()
 
     def _records(
-        self, timeline: _Timeline, request: LoadRequest, *, step_s: float, close_s: float
+        self, timeline: _Timeline, request: LoadRequest, *, close_s: float
     ) -> Iterator[RequestRecord]:
         for stream in range(request.cell.streams):
             now_s, turn = 0.0, 0
             while now_s < close_s:
-                record = self._ask(
-                    timeline, request, stream=stream, turn=turn, step_s=step_s, started_s=now_s
-                )
+                record = self._ask(timeline, request, stream=stream, turn=turn, started_s=now_s)
                 yield record
                 now_s, turn = _end_s(record), turn + 1
 
@@ -144,17 +143,17 @@ class FakeLoad:
         *,
         stream: int,
         turn: int,
-        step_s: float,
         started_s: float,
     ) -> RequestRecord:
-        cell, engine = request.cell, timeline.engine
+        cell, engine, step_s = request.cell, timeline.engine, timeline.step_s
         request_id = f"{cell.key}-{request.seed}-{stream}-{turn}"
         prompt = random.Random(f"{request.seed}/{stream}/{turn}").randrange(NUM_PROMPTS)
         prompt_id = f"{cell.workload}-{prompt}"
         engine.num_requests += 1
         every = engine.faults.reset_every
         if every is not None and engine.num_requests % every == 0:
-            return _failed(request_id, prompt_id, started_s=started_s, lost_s=step_s)
+            error = f"ClientOSError: connection reset after {step_s:.3f} s"
+            return _failed(request_id, prompt_id, started_s=started_s, error=error)
         max_tokens = WARMUP_TOKENS if turn < 0 else self._max_tokens
         rates = self._board.acceptance.rates(engine.arm, cell.temperature, prompt_id=prompt_id)
         if engine.faults.is_garbage:
@@ -223,7 +222,7 @@ def _words(request_id: str, num_tokens: int) -> str:
     return " ".join(f"w{rng.randrange(1000)}" for _ in range(num_tokens))
 
 
-def _failed(request_id: str, prompt_id: str, *, started_s: float, lost_s: float) -> RequestRecord:
+def _failed(request_id: str, prompt_id: str, *, started_s: float, error: str) -> RequestRecord:
     return RequestRecord(
         request_id=request_id,
         prompt_id=prompt_id,
@@ -236,7 +235,7 @@ def _failed(request_id: str, prompt_id: str, *, started_s: float, lost_s: float)
         e2e_s=None,
         chunk_times_s=(),
         fault=RequestFault.CONNECTION,
-        error=f"ClientOSError: connection reset after {lost_s:.3f} s",
+        error=error,
     )
 
 
@@ -253,18 +252,10 @@ def _dead(
     observe(Moment.AFTER)
     streams = range(request.cell.streams)
     records = [
-        RequestRecord(
-            request_id=f"{request.cell.key}-{request.seed}-{stream}-{turn}",
-            prompt_id="none",
-            prompt_tokens=None,
-            output_tokens=None,
-            token_source=TokenSource.NONE,
-            finish_reason=None,
+        _failed(
+            f"{request.cell.key}-{request.seed}-{stream}-{turn}",
+            "none",
             started_s=0.0,
-            ttft_s=None,
-            e2e_s=None,
-            chunk_times_s=(),
-            fault=RequestFault.CONNECTION,
             error=error,
         )
         for stream in streams
