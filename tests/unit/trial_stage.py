@@ -1,0 +1,123 @@
+"""One trial on a board in memory, and ports of it that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from core_samples import make_arm
+
+from orchestrator.core.types import (
+    Arm,
+    Block,
+    Boot,
+    Cell,
+    LoadResult,
+)
+from orchestrator.errors import TransientError
+from orchestrator.fakes.board import FakeBoard, Faults
+from orchestrator.fakes.engine import FakeEngine
+from orchestrator.fakes.load import FakeLoad
+from orchestrator.fakes.tracker import FakeTracker
+from orchestrator.fakes.world import FakeNode
+from orchestrator.ports import LoadClient, LoadRequest, Node, Observe
+from orchestrator.trial import (
+    Trial,
+    TrialPorts,
+    TrialSpec,
+)
+
+ARM = make_arm()
+CELLS = tuple(Cell(streams=s, temperature=t) for s in (1, 2, 4) for t in (0.7, 1.0))
+
+
+def make_spec(arm: Arm = ARM, *, replicate: int = 0, blocks_per_cell: int = 1) -> TrialSpec:
+    return TrialSpec(
+        trial_id="trial-a",
+        study_run_id="run-0",
+        arm=arm,
+        replicate=replicate,
+        cells=CELLS,
+        blocks_per_cell=blocks_per_cell,
+        model="specpilot",
+        seed=7,
+    )
+
+
+@dataclass
+class Stage:
+    """One trial on a board of its own."""
+
+    faults: Faults = field(default_factory=Faults)
+    spec: TrialSpec = field(default_factory=make_spec)
+    runs: FakeTracker = field(default_factory=FakeTracker)
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.board = FakeBoard("node-3", faults={self.spec.arm: self.faults})
+        self.engine = FakeEngine(self.board)
+        self.runs.open_study("study", "study", {})
+        self.load: LoadClient = FakeLoad(self.board, block_s=8.0, max_tokens=64)
+        self.node: Node = FakeNode("node-3")
+
+    def trial(self) -> Trial:
+        ports = TrialPorts(
+            engine=self.engine,
+            load=self.load,
+            tracker=self.runs,
+            node=self.node,
+        )
+        return Trial(self.spec, ports, self.said.append)
+
+    def run(self) -> Boot:
+        """Do what Tune does with a trial, to its end."""
+        trial = self.trial()
+        trial.setup()
+        while not trial.ended:
+            trial.step()
+        boot = trial.finish()
+        trial.cleanup()
+        return boot
+
+
+class DownTracker(FakeTracker):
+    """A tracker whose server is gone from its ``num_calls``-th call of a trial on."""
+
+    def __init__(self, num_calls: int) -> None:
+        super().__init__()
+        self._left = num_calls
+        self.num_refused = 0
+
+    def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
+        self._call()
+        return super().open_trial(study_run_id, trial_id, params)
+
+    def log_block(self, run_id: str, block: Block) -> None:
+        self._call()
+        super().log_block(run_id, block)
+
+    def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
+        self._call()
+        super().close_trial(run_id, boot, artifacts)
+
+    def _call(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.num_refused += 1
+            raise TransientError("the tracking server does not answer")
+
+
+class RecordingLoad:
+    """Notes what was asked, and opens no window in the blocks whose numbers it is given."""
+
+    def __init__(self, inner: LoadClient, *, lost: frozenset[int] = frozenset()) -> None:
+        self._inner = inner
+        self._lost = lost
+        self.requests: list[LoadRequest] = []
+
+    def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
+        self.requests.append(request)
+        result = self._inner.run(request, observe)
+        if len(self.requests) - 1 in self._lost:
+            return replace(result, opening=None, closing=None)
+        return result
