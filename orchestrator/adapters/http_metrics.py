@@ -79,6 +79,8 @@ def served_models(base: str, *, api_key: str | None = None) -> tuple[str, ...]:
         names = tuple(str(item["id"]) for item in json.loads(text)["data"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TransientError(f"{base}/v1/models is no list of models: {text[:80]!r}") from error
+    if not all(name.isprintable() for name in names):
+        raise TransientError(f"{base}/v1/models has a name with control characters")
     if not names:
         raise TransientError(f"{base}/v1/models offers no model")
     return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.formulas import acceptance_length, acceptance_rate_per_position
+from orchestrator.core.formulas import acceptance_length, acceptance_rate_per_position, pooled
 from orchestrator.core.types import (
     Arm,
     Block,
@@ -59,7 +59,7 @@ def find_invalid(block: Block, expected: Expectations) -> tuple[Invalidity, ...]
     What only a study can know (texts, other cells, a restart) is added by the caller.
     """
     if block.duration_s <= 0:
-        return tuple(_requests(block))
+        return (*_requests(block), *_node(block.node))
     checks: tuple[Callable[[Block, Expectations], Iterator[Invalidity]], ...] = (
         lambda item, _: _requests(item),
         _counted,
@@ -129,10 +129,15 @@ def check_scaling(blocks: Sequence[Block]) -> tuple[Block, ...]:
 def draft_doubt(blocks: Sequence[Block]) -> str | None:
     """Return a sentence when the draft itself looks broken, else None.
 
-    A first position that accepts under 10 % speaks of a wrong draft, not of speculation.
+    A first position that accepts under 10 % speaks of a wrong draft, not of speculation. Blocks
+    without counters by position say nothing.
     """
-    drafts = sum(block.counters.num_drafts or 0.0 for block in blocks)
-    first = sum((block.counters.num_accepted_tokens_per_pos or (0.0,))[0] for block in blocks)
+    counted = [
+        (block.counters.num_drafts, block.counters.num_accepted_tokens_per_pos[0])
+        for block in blocks
+        if block.counters.num_drafts and block.counters.num_accepted_tokens_per_pos
+    ]
+    drafts, first = (sum(values) for values in zip((0.0, 0.0), *counted, strict=True))
     if drafts < _FEWEST_DRAFTS or first / drafts >= _POOR_FIRST_POSITION:
         return None
     return (
@@ -156,9 +161,7 @@ def _rates(blocks: Sequence[Block]) -> dict[Cell, _Rate]:
         tokens = sum(block.output_tokens for block in own)
         if not tokens:
             continue
-        drafts = sum(block.counters.num_drafts or 0.0 for block in own)
-        accepted = sum(block.counters.num_accepted_tokens or 0.0 for block in own)
-        length = 1 + accepted / drafts if drafts else None
+        length = acceptance_length(pooled([block.counters for block in own]))
         rates[cell] = _Rate(tokens / sum(block.duration_s for block in own), length)
     return rates
 

@@ -188,6 +188,7 @@ def test_metrics_without_an_end_are_given_up(
         (b'{"data": ["m"]}', "no list of models"),
         (b'{"data": [{"name": "m"}]}', "no list of models"),
         (b"[" * 100_000, "no list of models"),
+        (b'{"data": [{"id": "m\\u001b[2J"}]}', "control characters"),
         (b'{"error": "bad key ' + KEY.encode() + b'"}', "no list of models"),
     ],
 )

@@ -14,6 +14,7 @@ from orchestrator.core.checks import (
     draft_doubt,
     find_invalid,
     short_answers,
+    uncounted_answers,
 )
 from orchestrator.core.types import (
     Arm,
@@ -320,3 +321,50 @@ def test_draft_doubt_first_position_under_a_tenth_asks_about_the_draft() -> None
     assert draft_doubt([with_counters(poor, num_drafts=50.0)]) is None
     assert draft_doubt([make_block(BASELINE)]) is None
     assert draft_doubt([]) is None
+
+
+def test_draft_doubt_without_counters_by_position_says_nothing() -> None:
+    """What the engine does not publish is not 0 accepted tokens."""
+    unknown = with_counters(make_block(ARM), num_accepted_tokens_per_pos=None)
+
+    assert draft_doubt([unknown]) is None
+    assert draft_doubt([unknown, make_block(ARM)]) is None
+    poor = with_counters(make_block(ARM), num_accepted_tokens_per_pos=(60.0, 3.0))
+    doubt = draft_doubt([unknown, poor])
+    assert doubt is not None
+    assert "6.0% of 1000 drafts" in doubt
+
+
+@pytest.mark.parametrize("lacking", ["num_drafts", "num_accepted_tokens"])
+def test_check_scaling_takes_out_only_lengths_that_are_known(lacking: str) -> None:
+    single, double = scaled(1, 20.0, length=1.5), scaled(2, 60.0, length=3.0)
+    assert all(block.is_valid for block in check_scaling([single, double]))
+
+    unknown = with_counters(single, **{lacking: None})
+    assert not any(block.is_valid for block in check_scaling([unknown, double]))
+
+
+def test_find_invalid_window_that_never_opened_on_an_unfit_node_names_both() -> None:
+    verdict = NodeVerdict(fitness=Fitness.UNFIT, reason="799 MHz at 96 % utilisation")
+
+    block = replace(make_block(ARM), duration_s=0.0, node=verdict)
+
+    assert kinds(block) == {Invalid.REQUESTS, Invalid.NODE}
+
+
+@pytest.mark.parametrize(
+    ("uncounted", "answers", "named"),
+    [(0, 100, False), (1, 100, False), (2, 100, True), (1, 2, True), (5, 5, False), (0, 0, False)],
+)
+def test_uncounted_answers_over_one_percent_are_named(
+    uncounted: int, answers: int, named: bool
+) -> None:
+    found = [item.kind for item in uncounted_answers(uncounted, answers)]
+
+    assert found == ([Invalid.TOKENS] if named else [])
+
+
+def test_find_invalid_other_traffic_is_not_repeated_by_the_window_and_the_steps() -> None:
+    audit = replace(make_audit(3000), engine_total=9000.0, engine_window=9000.0)
+
+    assert kinds(replace(make_block(ARM), audit=audit)) == {Invalid.CONTAMINATED}

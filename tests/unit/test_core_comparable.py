@@ -70,10 +70,10 @@ def test_odd_boots_name_every_section() -> None:
     boots = [boot(0), boot(1), odd]
 
     assert odd_boots(boots) == {odd.trial_id: ("engine", "platform")}
-    assert odd_sentences(boots) == (
-        f"{ARM.label}, boot 2 on node node, is left out: its engine and platform differ from the "
-        "other boots' (fingerprint.json of its run)",
-    )
+    (sentence,) = odd_sentences(boots)
+    assert sentence.startswith(f"{ARM.label}, boot 2 on node node, is left out: ")
+    assert "engine" in sentence
+    assert "platform" in sentence
 
 
 def test_odd_boots_other_sections_are_not_looked_at() -> None:
