@@ -14,7 +14,8 @@ class LoadConfig:
     """The load of every block."""
 
     workload: str
-    """Path of a JSONL file with one prompt a line, below the project's folder or absolute."""
+    """Name of a shipped workload such as ``code``, or the path of a JSONL file, below the project's
+    folder or absolute."""
     streams: tuple[int, ...] = (1,)
     """Concurrencies of the closed loop."""
     request_rates: tuple[float, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.adapters import model_folder
 from orchestrator.adapters.generation_config import generation_defaults
 from orchestrator.adapters.state import content_digests
-from orchestrator.config import LoadConfig, StudyConfig, config_to_dict
+from orchestrator.config import CONF_DIR, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises
 from orchestrator.core.sampling import require_speculative
@@ -17,7 +17,7 @@ from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings, bui
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.load.random_text import random_reason
-from orchestrator.load.workload import Workload, load_workload
+from orchestrator.load.workload import Workload, find_workload, load_workload
 from orchestrator.version import VERSION
 
 PROJECT_DIR = Path(__file__).resolve().parent.parent
@@ -123,7 +123,7 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
 
 
 def _workload(config: StudyConfig) -> Workload:
-    workload = load_workload(resolve(config.load.workload))
+    workload = load_workload(_workload_file(config.load.workload))
     if workload.needs_chat and config.load.endpoint != "chat":
         raise ConfigError(
             "load.endpoint", f"'{workload.name}' holds conversations, and the completions "
@@ -137,6 +137,13 @@ def _workload(config: StudyConfig) -> Workload:
             "measure with real prompts, or force it with load.allow_random_workload=true",
         )  # fmt: skip
     return workload
+
+
+def _workload_file(name_or_path: str) -> Path:
+    """Return the file of a workload that is named as ``code`` or by its path."""
+    path = Path(name_or_path)
+    is_name = len(path.parts) == 1 and not path.suffix
+    return find_workload(name_or_path, CONF_DIR) if is_name else resolve(name_or_path)
 
 
 def _draft_facts(

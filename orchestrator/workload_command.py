@@ -94,10 +94,11 @@ def _add_import(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     sub.add_argument("source", type=Path, help="a file, or a folder for the format text")
     sub.add_argument("--format", required=True, choices=sorted(FORMATS))
     sub.add_argument("--out", required=True, type=Path, metavar="FILE.jsonl")
-    sub.add_argument("--category", default="", help="one category for all; else by kind")
+    sub.add_argument("--category", default="", help="one for all prompts; else from the source")
     sub.add_argument("--limit", type=_positive, metavar="N", help="a seeded sample of N prompts")
     sub.add_argument("--seed", type=int, default=0, help="of that sample (default 0)")
-    sub.add_argument("--min-chars", type=_positive, default=1, metavar="N")
+    text = "shortest prompt that is taken (default 1)"
+    sub.add_argument("--min-chars", type=_positive, default=1, metavar="N", help=text)
     text = f"longest prompt; text files are cut there (default {DEFAULT_TEXT_CHARS} for text)"
     sub.add_argument("--max-chars", type=_positive, metavar="N", help=text)
     sub.add_argument("--force", action="store_true", help="replace an output that exists")

@@ -45,9 +45,8 @@ def odd_sentences(boots: Sequence[Boot]) -> tuple[str, ...]:
     """Return one sentence for each odd boot."""
     odd = odd_boots(boots)
     return tuple(
-        f"{boot.arm.label}, boot {boot.replicate} on node {boot.node_id}, is left out: its "
-        f"{' and '.join(odd[boot.trial_id])} differ from the other boots' (fingerprint.json of "
-        "its run)"
+        f"{boot.arm.label}, boot {boot.replicate} on node {boot.node_id}, is left out: not what "
+        f"the other boots have: {', '.join(odd[boot.trial_id])} (fingerprint.json of its run)"
         for boot in boots
         if boot.trial_id in odd
     )
