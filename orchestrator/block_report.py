@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.core.codec import to_plain
-from orchestrator.core.formulas import (
-    acceptance_length,
-    acceptance_rate,
-    acceptance_rate_per_position,
-    output_throughput,
-    quantile,
-    step_time_s,
-    stream_seconds,
-)
+from orchestrator.core.formulas import acceptance_rate_per_position, quantile
+from orchestrator.core.quantities import quantities
 from orchestrator.core.sampling import NEUTRAL
 from orchestrator.core.types import Block, Fitness
 from orchestrator.measurement import Measured
 
 SCHEMA = "specpilot.measure/1"
 """Changes when a key of the record changes its meaning; see docs/measure.md."""
+
+MEASURED = (
+    *("output_throughput", "stream_throughput", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s"),
+    *("tpot_p50_s", "tpot_p95_s", "acceptance_length", "acceptance_rate"),
+    *("acceptance_rate_per_position", "step_time_s", "effective_concurrency"),
+)
+"""Names of the quantities in the record, in its order."""
 
 _MISSING = "-"
 
@@ -42,32 +42,19 @@ class Setting:
 
 def derived(block: Block) -> dict[str, float | list[float | None] | None]:
     """Return the quantities of a block by their names; None where one is not known."""
-    speculates = bool(block.counters.num_drafts)
-    throughput = output_throughput(block.output_tokens, block.duration_s)
     rates = acceptance_rate_per_position(block.counters)
-    return {
-        "output_throughput": throughput,
+    values: dict[str, float | list[float | None] | None] = {
+        **quantities([block], speculates=bool(block.counters.num_drafts)),
         "stream_throughput": _inverse(quantile(block.tpot_s, 0.5)),
-        "ttft_p50_s": quantile(block.ttft_s, 0.5),
-        "ttft_p95_s": quantile(block.ttft_s, 0.95),
         "ttft_p99_s": quantile(block.ttft_s, 0.99),
-        "tpot_p50_s": quantile(block.tpot_s, 0.5),
         "tpot_p95_s": quantile(block.tpot_s, 0.95),
-        "acceptance_length": acceptance_length(block.counters),
-        "acceptance_rate": acceptance_rate(block.counters),
         "acceptance_rate_per_position": None if rates is None else list(rates),
-        "step_time_s": (
-            step_time_s(
-                block.counters,
-                busy_s=stream_seconds([block]),
-                output_tokens=block.output_tokens,
-                speculates=speculates,
-            )
-            if block.counters.generation_tokens is not None
-            else None
-        ),
         "effective_concurrency": block.effective_concurrency,
     }
+    if block.counters.generation_tokens is None:
+        # Without counters nobody knows how many tokens a step of this server emits.
+        values["step_time_s"] = None
+    return {name: values[name] for name in MEASURED}
 
 
 def block_record(measured: Measured, setting: Setting, *, with_requests: bool) -> dict[str, object]:
