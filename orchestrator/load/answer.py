@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,7 +120,7 @@ class Answer:
             ttft_s=times_s[0] if times_s else None,
             e2e_s=self.last_s - start_s if is_whole and self.last_s is not None else None,
             chunk_times_s=times_s,
-            chunk_tokens=self._chunk_tokens(),
+            chunk_tokens=_running_total(self.chunk_counts),
             max_tokens=call.sampling.max_tokens,
             cached_tokens=self.cached_tokens,
             text=hide_key(fit_utf8("".join(self.texts)), self.key),
@@ -211,15 +211,6 @@ class Answer:
             self.token_source = TokenSource.SERVER
         return tokens
 
-    def _chunk_tokens(self) -> tuple[int, ...] | None:
-        """Return the counts if every chunk has one and they can be true."""
-        counts: list[int] = []
-        for count in self.chunk_counts:
-            if count is None or count < (counts[-1] if counts else 1):
-                return None
-            counts.append(count)
-        return tuple(counts) or None
-
 
 def parse(data: str) -> dict[str, Any]:
     """Return the JSON object of one event.
@@ -298,6 +289,16 @@ def fit_utf8(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def _running_total(told: Sequence[int | None]) -> tuple[int, ...] | None:
+    """Return the counts if every chunk has one and they can be true, else None."""
+    counts: list[int] = []
+    for count in told:
+        if count is None or count < (counts[-1] if counts else 1):
+            return None
+        counts.append(count)
+    return tuple(counts) or None
 
 
 def _as_text(value: object) -> str:
