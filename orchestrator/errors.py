@@ -11,6 +11,11 @@
 All arguments are positional and reach ``super().__init__``, so that errors pickle through Ray.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class OrchestratorError(Exception):
     """Root of all errors that specpilot raises on purpose."""
@@ -33,6 +38,19 @@ class ConfigError(OrchestratorError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}; {self.remedy}"
+
+
+@contextmanager
+def reported_at(where: str) -> Iterator[None]:
+    """Report faults of an input under the option that named it, not under a study's key.
+
+    Raises:
+        ConfigError: What is raised inside, with another place.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(where, error.problem, error.remedy) from error
 
 
 class InfeasibleArm(OrchestratorError):  # noqa: N818  named by what it says of the arm

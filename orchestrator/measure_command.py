@@ -21,7 +21,7 @@ from orchestrator.config import CONF_DIR
 from orchestrator.core.checks import Expectations, draft_doubt
 from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.types import Block, Cell
-from orchestrator.errors import ConfigError, MeasurementError, TransientError
+from orchestrator.errors import ConfigError, MeasurementError, TransientError, reported_at
 from orchestrator.load.client import check_api_key
 from orchestrator.load.random_text import random_reason
 from orchestrator.load.sequence import MIN_TOKENS, CallSequence
@@ -157,7 +157,8 @@ class _Plan:
 
 def _plan(args: argparse.Namespace) -> _Plan:
     base = http_metrics.base_url(args.url, "--url")
-    workload = load_workload(find_workload(args.workload, CONF_DIR))
+    with reported_at("--workload"):
+        workload = load_workload(find_workload(args.workload, CONF_DIR))
     sampling = _sampling(args)
     cell = _cell(args, workload, sampling)
     settings = _settings(args, sampling)

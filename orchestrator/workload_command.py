@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.adapters.tokenizer import FolderTokenizer
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, reported_at
 from orchestrator.load.prompts import Prompt, to_item
 from orchestrator.load.random_text import random_reason
 from orchestrator.load.workload import Workload, load_workload, read_prompts
@@ -111,10 +111,9 @@ def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
 
 
 def _import(args: argparse.Namespace) -> Iterator[str]:
@@ -146,9 +145,10 @@ def _import(args: argparse.Namespace) -> Iterator[str]:
 
 def _card(args: argparse.Namespace) -> Iterator[str]:
     tokenizer = _tokenizer(args)
-    prompts = read_prompts(args.file)
     path = card_path(args.file)
-    card = read_card(path)
+    with reported_at("workload card"):
+        prompts = read_prompts(args.file)
+        card = read_card(path)
     card = renewed(card, prompts) if card is not None else _new_card(args.file.stem, prompts)
     if tokenizer is not None:
         card = dataclasses.replace(card, token_lengths=_lengths(prompts, tokenizer))
@@ -159,7 +159,8 @@ def _card(args: argparse.Namespace) -> Iterator[str]:
 
 def _show(args: argparse.Namespace) -> Iterator[str]:
     tokenizer = _tokenizer(args)
-    workload = load_workload(args.file)
+    with reported_at("workload show"):
+        workload = load_workload(args.file)
     known = workload.card.token_lengths if workload.card is not None else None
     yield from _describe(workload, _lengths(workload.prompts, tokenizer) or known)
 

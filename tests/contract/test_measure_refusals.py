@@ -124,7 +124,7 @@ def test_key_is_sent_and_never_shown(
         (["--request-rate", "inf"], "--request-rate: inf"),
         (["--request-rate", "1", "--max-in-flight", "0"], "--max-in-flight: 0"),
         (["--max-in-flight", "9"], "--max-in-flight: there is no --request-rate"),
-        (["--workload", "poems"], "there is no workload 'poems'"),
+        (["--workload", "poems"], "--workload: there is no workload 'poems'"),
         (["--workload", "/no/such.jsonl"], "no workload"),
         (["--duration", "0"], "--duration: 0"),
         (["--duration", "inf"], "--duration: inf"),
@@ -150,17 +150,8 @@ def test_key_is_sent_and_never_shown(
 def test_bad_input_is_one_line_and_nothing_is_sent(
     server: SseServer, capsys: Capture, arguments: list[str], says: str
 ) -> None:
-    assert says in says_of_workload(capsys, server.url, arguments)
+    assert says in refusal(capsys, "--url", server.url, *arguments)
     assert server.num_requests == 0
-
-
-def says_of_workload(capsys: Capture, url: str, arguments: list[str]) -> str:
-    assert main(["measure", "--url", url, *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize(

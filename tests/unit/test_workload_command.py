@@ -232,3 +232,19 @@ def test_tokenizer_folder_without_a_usable_file_is_a_config_error(
 
     with pytest.raises(ConfigError, match=r"tokenizer"):
         FolderTokenizer(tmp_path, "--tokenizer")
+
+
+@pytest.mark.parametrize("action", ["card", "show"])
+def test_file_that_is_missing_is_reported_under_the_command(tmp_path: Path, action: str) -> None:
+    with pytest.raises(ConfigError, match=f"^workload {action}: .*none.jsonl cannot be read"):
+        run(action, tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "1.5"])
+def test_import_count_that_is_none_is_refused_in_words(
+    tmp_path: Path, count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run("import", tmp_path, "--format", "text", "--out", tmp_path / "o.jsonl", "--limit", count)
+
+    assert f"argument --limit: '{count}' is no whole number from 1" in capsys.readouterr().err
