@@ -51,6 +51,9 @@ COMMANDS = {
     "status": "print what production serves and on which evidence",
 }
 
+WITHOUT_STUDY = {"measure": measure_command, "node": node_command, "workload": workload_command}
+"""Commands that need neither Ray nor MLflow: each module adds its parser and runs to a status."""
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's grammar."""
@@ -68,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings to override")
         if name == "promote":
             sub.add_argument("--registered-version", type=int, metavar="N", help="which version")
-    for module in (measure_command, node_command, workload_command):
+    for module in WITHOUT_STUDY.values():
         module.add_parser(subparsers)
     return root
 
@@ -77,12 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
     args = parser().parse_args(argv)
     try:
-        if args.command == "measure":
-            return 0 if measure_command.run(args, print) else 1
-        if args.command == "node":
-            return node_command.run(args)
-        if args.command == "workload":
-            return workload_command.run(args)
+        if args.command in WITHOUT_STUDY:
+            return int(WITHOUT_STUDY[args.command].run(args))
         config = load_config(args.study, args.overrides)
         # Ray and MLflow take seconds to import; a typing error in the study should not.
         from orchestrator import commands  # noqa: PLC0415

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,8 +96,8 @@ def add_parser(subparsers: Any) -> None:
     output.add_argument("--requests", action="store_true", help="with every request (--json)")
 
 
-def run(args: argparse.Namespace, say: Callable[[str], None]) -> bool:
-    """Measure and print; return whether the block is valid.
+def run(args: argparse.Namespace) -> int:
+    """Measure and print; return the exit status, 1 for a block that is not valid.
 
     Raises:
         ConfigError: An argument is out of range, or no server answers; no request was made.
@@ -117,11 +118,11 @@ def run(args: argparse.Namespace, say: Callable[[str], None]) -> bool:
     setting = _setting(args, plan, measured.block)
     if args.json:
         record = block_record(measured, setting, with_requests=args.requests)
-        say(json.dumps(record, indent=1, allow_nan=False))
+        lines = [json.dumps(record, indent=1, allow_nan=False)]
     else:
-        for line in format_block(measured.block, setting):
-            say(line)
-    return measured.block.is_valid
+        lines = format_block(measured.block, setting)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0 if measured.block.is_valid else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
