@@ -133,6 +133,8 @@ def _sampling(sampling: Mapping[str, object]) -> str:
 
 
 def _window(block: Block) -> str:
+    if block.duration_s <= 0:
+        return f"{_MISSING} (it never opened)"
     steady = "requests arriving" if block.cell.is_open_loop else "every stream busy"
     return f"{block.duration_s:.1f} s, {steady}"
 

@@ -185,7 +185,8 @@ def _requests(block: Block) -> Iterator[Invalidity]:
     elif block.num_failed / done > MAX_FAILED_SHARE:
         yield reason(f"{block.num_failed} of {done} requests failed{example}")
     if block.num_lost_streams:
-        lost = f"{block.num_lost_streams} streams gave up after failures in a row"
+        streams = f"{block.num_lost_streams} stream{'s' * (block.num_lost_streams != 1)}"
+        lost = f"{streams} gave up after failures in a row"
         yield reason(f"{lost}{example}")
     if block.num_delayed:
         yield reason(

@@ -133,7 +133,7 @@ def test_engine_that_restarts_has_no_acceptance_for_another_reason(
     answer = server.behaviour
 
     def restarting(number: int, body: dict[str, Any]) -> Script:
-        if number == 6:
+        if number == 3:
             server.engine.restart()
         return answer(number, body)
 

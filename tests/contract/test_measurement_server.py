@@ -326,7 +326,7 @@ def test_block_whose_refusals_are_asked_again_stands(server: SseServer) -> None:
     busy = Script(status=503, parts=(b"busy",), headers={"Retry-After": "0"})
     numbers = itertools.count()
     server.behaviour = lambda number, body: (
-        busy if next(numbers) in (7, 11) else answer(number, body)
+        busy if next(numbers) in (3, 4) else answer(number, body)
     )
 
     block = measure(server)

@@ -156,6 +156,7 @@ def test_table_without_data_has_dashes_and_no_zeros() -> None:
         assert shown[name] == "-"
     for name in ("step time", "running at a time"):
         assert shown[name] == "-"
+    assert shown["window"] == "- (it never opened)"
     assert shown["acceptance length"] == "- (no counters)"
     assert shown["requests"] == "0 (finish reasons: none)"
     assert shown["tokens"].endswith("the engine's own count is not known")
