@@ -19,6 +19,18 @@ BUSY_CLOCK_FLOOR_MHZ = {"gb10": 1000.0}
 GB10: 3003 MHz by the driver, 2100 to 3000 under load; boards whose power delivery went wrong stay
 at 500 to 850 MHz without a throttle reason (reports of owners, drivers 580.95 to 580.159)."""
 
+BUSY_UTILISATION = 0.5
+"""From here on the GPU counts as busy; an idle one may clock low."""
+MIN_BUSY_CLOCK_SHARE = 0.5
+"""Of the maximal SM clock, while busy. Sound GB10 boards ran at 0.7 to 1.0 of it, clocks locked to
+2100 MHz included, stuck ones at 0.17 to 0.28."""
+MAX_TEMPERATURE_C = 90.0
+"""A GB10 slows itself down at 94 C: nvidia-smi gave 81 C as 13 C below that limit."""
+MAX_LOAD_PER_CORE = 2.0
+"""Of the load average: twice as many runnable processes as cores delay client and engine."""
+MAX_SWAP_GROWTH_BYTES = 16 * MIB
+"""Between two states: the kernel moves a few idle pages out at any time."""
+
 UNFIT_REASONS = frozenset({"HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown"})
 """NVML: the clock is cut because of heat, the hardware ones by half or more."""
 HARDWARE_SLOWDOWN = "HwSlowdown"
@@ -57,17 +69,6 @@ class NodeNeeds:
     min_mem_available_bytes: int | None = None
     """Floor of MemAvailable: below it a board with unified memory does not kill a process but
     hangs as a whole. None: not judged."""
-    busy_utilisation: float = 0.5
-    """From here on the GPU counts as busy; an idle one may clock low."""
-    min_busy_clock_share: float = 0.5
-    """Of the maximal SM clock, while busy. Sound GB10 boards ran at 0.7 to 1.0 of it, clocks locked
-    to 2100 MHz included, stuck ones at 0.17 to 0.28."""
-    max_temperature_c: float = 90.0
-    """A GB10 slows itself down at 94 C: nvidia-smi gave 81 C as 13 C below that limit."""
-    max_load_per_core: float = 2.0
-    """Of the load average: twice as many runnable processes as cores delay client and engine."""
-    max_swap_growth_bytes: int = 16 * MIB
-    """Between two states: the kernel moves a few idle pages out at any time."""
 
 
 DEFAULT_NEEDS = NodeNeeds()
@@ -93,12 +94,12 @@ def judge(
     processes = () if own_pids is None else _others(states, own_pids)
     return worst(
         [
-            *_clock(states, needs),
-            *_throttling(states, needs),
+            *_clock(states),
+            *_throttling(states),
             *_floor(states, needs),
-            *_swap(states, needs),
-            *_temperature(states, needs),
-            *_load(states, needs),
+            *_swap(states),
+            *_temperature(states),
+            *_load(states),
             *(_in_the_way(process) for process in processes),
         ]
     )
@@ -140,18 +141,18 @@ def _degraded(reason: str) -> NodeVerdict:
     return NodeVerdict(fitness=Fitness.DEGRADED, reason=reason)
 
 
-def _is_busy(state: NodeState, needs: NodeNeeds) -> bool:
-    return state.utilisation is not None and state.utilisation >= needs.busy_utilisation
+def _is_busy(state: NodeState) -> bool:
+    return state.utilisation is not None and state.utilisation >= BUSY_UTILISATION
 
 
-def _clock(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdict]:
+def _clock(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:
     """Find the lowest clock of a busy GPU under its floor; one such state voids the block."""
     slow = [
         (state.sm_clock_mhz, state)
         for state in states
         if state.sm_clock_mhz is not None
-        and _is_busy(state, needs)
-        and state.sm_clock_mhz < _clock_floor(state, needs)
+        and _is_busy(state)
+        and state.sm_clock_mhz < _clock_floor(state)
     ]
     if not slow:
         return
@@ -166,18 +167,18 @@ def _clock(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdic
     )
 
 
-def _clock_floor(state: NodeState, needs: NodeNeeds) -> float:
+def _clock_floor(state: NodeState) -> float:
     """Return the lowest sound clock in MHz of a busy GPU; 0 where nothing is known of it."""
     by_kind = BUSY_CLOCK_FLOOR_MHZ.get(state.kind, 0.0)
-    return max(by_kind, needs.min_busy_clock_share * (state.sm_clock_max_mhz or 0.0))
+    return max(by_kind, MIN_BUSY_CLOCK_SHARE * (state.sm_clock_max_mhz or 0.0))
 
 
-def _throttling(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdict]:
+def _throttling(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:
     unfit: set[str] = set()
     doubtful: set[str] = set()
     for state in states:
         for name in set(state.throttle_reasons or ()) - CHOSEN_REASONS:
-            cut = name in UNFIT_REASONS or (name == HARDWARE_SLOWDOWN and _is_busy(state, needs))
+            cut = name in UNFIT_REASONS or (name == HARDWARE_SLOWDOWN and _is_busy(state))
             (unfit if cut else doubtful).add(name)
     if unfit:
         yield _unfit(f"the GPU is slowed down: {', '.join(sorted(unfit))}")
@@ -195,30 +196,30 @@ def _floor(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdic
         )
 
 
-def _swap(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdict]:
+def _swap(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:
     used = [s.swap_used_bytes for s in states if s.swap_used_bytes is not None]
     growth = max((later - min(used[: i + 1]) for i, later in enumerate(used)), default=0)
-    if growth > needs.max_swap_growth_bytes:
+    if growth > MAX_SWAP_GROWTH_BYTES:
         yield _degraded(f"the swap in use grew by {growth / MIB:.0f} MiB meanwhile")
 
 
-def _temperature(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdict]:
+def _temperature(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:
     hottest = max((s.temperature_c for s in states if s.temperature_c is not None), default=None)
-    if hottest is not None and hottest > needs.max_temperature_c:
+    if hottest is not None and hottest > MAX_TEMPERATURE_C:
         yield _degraded(
-            f"the GPU is at {hottest:.0f} C, over {needs.max_temperature_c:.0f} C and close to "
+            f"the GPU is at {hottest:.0f} C, over {MAX_TEMPERATURE_C:.0f} C and close to "
             "where it slows down: look at its cooling"
         )
 
 
-def _load(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdict]:
+def _load(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:
     loads = [
         (state.load_average_1m / state.num_cores, state)
         for state in states
         if state.load_average_1m is not None and state.num_cores
     ]
     share, state = max(loads, key=lambda pair: pair[0], default=(0.0, None))
-    if state is not None and share > needs.max_load_per_core:
+    if state is not None and share > MAX_LOAD_PER_CORE:
         yield _degraded(
             f"the load average is {state.load_average_1m:.1f} on {state.num_cores} cores: "
             "other work delays the client and the engine"
