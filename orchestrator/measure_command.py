@@ -26,7 +26,7 @@ from orchestrator.errors import ConfigError, MeasurementError, TransientError, r
 from orchestrator.load.client import check_api_key
 from orchestrator.load.random_text import random_reason
 from orchestrator.load.sequence import MIN_TOKENS, CallSequence
-from orchestrator.load.settings import LoadSettings
+from orchestrator.load.settings import STALL_TIMEOUT_S, LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload, find_workload, load_workload
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
@@ -75,7 +75,9 @@ def add_parser(subparsers: Any) -> None:
     load.add_argument("--no-salt", action="store_true", help="let prefix caching help")
     load.add_argument("--seed", type=int, default=1, help="of prompts and samples; default 1")
     load.add_argument("--timeout", type=float, default=300.0, metavar="S", help=TIMEOUT)
-    load.add_argument("--stall-timeout", type=float, default=120.0, metavar="S", help=STALL)
+    load.add_argument(
+        "--stall-timeout", type=float, default=STALL_TIMEOUT_S, metavar="S", help=STALL
+    )
     load.add_argument(
         "--dialect", choices=("vllm", "openai"), default="vllm",
         help="openai sends only what OpenAI's own API knows; default vllm",

@@ -18,9 +18,8 @@ from orchestrator.core.types import RequestFault, RequestRecord
 from orchestrator.errors import ConfigError
 from orchestrator.load.answer import Answer, error_message
 from orchestrator.load.call import Call, request_body
+from orchestrator.load.settings import STALL_TIMEOUT_S
 from orchestrator.load.sse import SseDecoder
-
-STALL_TIMEOUT_S = 60.0
 
 KEEP_ALIVE_S = 2.0
 """How long an idle connection is used again; uvicorn, which vLLM runs on, closes one after 5 s,

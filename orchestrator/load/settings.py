@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+STALL_TIMEOUT_S = 120.0
+"""Longest time without a byte where nothing else is asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
@@ -27,7 +30,7 @@ class LoadSettings:
     warmup_requests_per_stream: int
     warmup_max_tokens: int
     request_timeout_s: float
-    stall_timeout_s: float = 120.0
+    stall_timeout_s: float = STALL_TIMEOUT_S
     """Longest time without a byte."""
     salt: bool = True
     """Whether prompts are made unique against prefix caches."""
