@@ -22,7 +22,7 @@ from orchestrator.fakes.openai import SseServer
 
 DEPTH = 3
 PACE: dict[str, Any] = {"ttft_s": 0.004, "gap_s": 0.002, "tokens_per_chunk": 3}
-QUICK = ("--duration", "0.2", "--max-tokens", "16")
+QUICK = ("--duration", "0.15", "--max-tokens", "16")
 KEY = "sk-planted-0123456789"
 Capture = pytest.CaptureFixture[str]
 

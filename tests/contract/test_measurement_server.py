@@ -154,7 +154,7 @@ def test_block_of_a_warm_prefix_cache_is_cached(make_server: Callable[..., SseSe
     assert causes(measure(make_server(cached_share=0.6))) == {Invalid.CACHED}
 
 
-@pytest.mark.parametrize("moment", [Moment.OPEN, Moment.DURING, Moment.CLOSE, Moment.AFTER])
+@pytest.mark.parametrize("moment", [Moment.DURING, Moment.AFTER])
 def test_block_of_an_engine_that_was_restarted_is_no_sum_of_two(
     server: SseServer, moment: Moment
 ) -> None:
