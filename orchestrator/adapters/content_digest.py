@@ -61,7 +61,7 @@ class ContentDigests:
             return {}
         try:
             known = json.loads(self._cache.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return known if isinstance(known, dict) else {}
 

@@ -95,7 +95,7 @@ def _override(args: Mapping[str, object]) -> dict[str, object]:
 def _object(text: str, where: str) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(where, f"is no JSON ({error})", "repair it") from error
     if not isinstance(value, dict):
         raise ConfigError(where, "is no mapping", "give sampling parameters by name")

@@ -100,7 +100,7 @@ def from_sharegpt(text: str, *, category: str = "") -> Iterator[Candidate]:
     first human turn is left out, since chat templates refuse it.
     """
     for where, item in _conversations(text):
-        if isinstance(item, ValueError):
+        if isinstance(item, Exception):
             yield Candidate(where=where, broken=f"not JSON ({item})")
         else:
             yield _from_conversation(item, where=where, category=category)
@@ -300,7 +300,7 @@ def _conversations(text: str) -> Iterator[tuple[str, object]]:
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield f"line {number}", error
 
 

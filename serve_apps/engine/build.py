@@ -39,7 +39,7 @@ _PLACES = frozenset(
         *("TRACE", "USAGE", "STATS", "TRACK", "RANK", "UUID", "DEVICES", "REQUIRE", "VERSION"),
     }
 )
-_SECRETS = re.compile(r"(?i)key|secret|passw|credential|auth|pwd|token(?!s_|s$|iz)")
+_SECRETS = re.compile(r"(?i)key|secret|passw|credential|auth|pwd|token(?!s_|s$|iz|_threshold)")
 _KEY_LIKE = re.compile(r"\b(?:hf_|sk-|ghp_|nvapi-|github_pat_)[\w-]{8,}|://|\beyJ[\w-]{8,}\.")
 _DRIVER = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 _SOME_PATH = "(a path)"

@@ -77,7 +77,7 @@ def test_file_that_may_still_change_is_not_remembered(file: Path, tmp_path: Path
     assert not (tmp_path / "cache.json").exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", ""])
+@pytest.mark.parametrize("text", ["{", "[1]", "", "[" * 100_000], ids=["{", "[1]", "empty", "deep"])
 def test_broken_cache_is_made_anew(
     file: Path, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

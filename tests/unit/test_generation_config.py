@@ -84,6 +84,7 @@ def test_generation_config_of_another_folder_is_read(folder: Path, tmp_path: Pat
     ("text", "args", "says"),
     [
         ("{", {}, "is no JSON"),
+        pytest.param("[" * 100_000, {}, "is no JSON", id="deep"),
         ("[1]", {}, "is no mapping"),
         ('{"temperature": "hot"}', {}, "'hot', which is no number"),
         ('{"temperature": true}', {}, "True, which is no number"),

@@ -144,6 +144,7 @@ def test_facts_are_plain_json_with_the_image_and_the_machine(tmp_path: Path) -> 
         *("TRITON_INTERPRET", "FLASHINFER_CUDA_ARCH_LIST", "PYTORCH_CUDA_ALLOC_CONF"),
         *("OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
         *("TORCH_CUDA_ARCH_LIST", "VLLM_MAX_TOKENS_PER_EXPERT_FUSED_MOE_CHUNK"),
+        "VLLM_MULTI_STREAM_GEMM_TOKEN_THRESHOLD",
     ],
 )
 def test_variable_that_changes_kernels_is_kept(name: str) -> None:

@@ -247,9 +247,11 @@ def test_sharegpt_broken_array_is_a_config_error_and_a_broken_line_is_not() -> N
     with pytest.raises(ConfigError, match="no JSON array"):
         list(from_sharegpt("[{"))
 
-    imported = collect(from_sharegpt(json.dumps(talk(("human", "a"))) + "\n{oops"), Limits())
+    imported = collect(
+        from_sharegpt(json.dumps(talk(("human", "a"))) + "\n{oops\n" + '{"a":' * 100_000), Limits()
+    )
     assert len(imported.prompts) == 1
-    assert imported.broken[0].startswith("line 2: not JSON")
+    assert [text[:16] for text in imported.broken] == ["line 2: not JSON", "line 3: not JSON"]
 
 
 @pytest.mark.parametrize(
