@@ -15,7 +15,7 @@ from orchestrator.core.capacity import check_capacity
 from orchestrator.core.checks import Expectations, check_scaling
 from orchestrator.core.fingerprint import Fingerprint, StudyInputs, trial_fingerprint
 from orchestrator.core.formulas import acceptance_length, output_throughput
-from orchestrator.core.node_health import NodeNeeds, judge_for_boot
+from orchestrator.core.node_health import NodeNeeds, floor_breach, judge_for_boot
 from orchestrator.core.space import not_in_force
 from orchestrator.core.types import (
     Arm,
@@ -128,8 +128,9 @@ class Trial:
     def step(self) -> str:
         """Measure the next block and return one sentence about it.
 
-        A window that cannot be trusted costs its block, which is kept and says why; an engine that
-        died or was restarted ends the trial.
+        A window that cannot be trusted costs its block, which is kept and says why. An engine that
+        died or was restarted ends the trial, and so does memory under the floor, before the board
+        hangs with everything on it.
         """
         index, cell = self._next, self._plan[self._next]
         self._next += 1
@@ -140,8 +141,12 @@ class Trial:
             block = replace(block, invalid=(loss_of_block, *block.invalid))
         self._blocks.append(block)
         self._track(lambda run_id: self._ports.tracker.log_block(run_id, block))
+        breach = floor_breach(block.node_states, self._spec.needs)
         if loss is not None:
             self._end(BootStatus.FAILED, f"engine lost in cell {cell.key}: {loss}")
+            return self._reason
+        if breach is not None:
+            self._end(BootStatus.FAILED, f"ended in cell {cell.key}: {breach}")
             return self._reason
         if self._next == len(self._plan):
             self._close()

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
 
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
@@ -115,7 +116,7 @@ class ServeProduction:
         except urllib.error.HTTPError as error:
             detail = error.read()[:500].decode(errors="replace")
             raise TransientError(f"production answers {error.code}: {detail}") from error
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
             raise TransientError(f"no completion from production: {error!r}") from error
 
     def _client(self) -> ServeSubmissionClient:

@@ -186,14 +186,22 @@ def _throttling(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:
         yield _degraded(f"the GPU's clock is limited: {', '.join(sorted(doubtful - unfit))}")
 
 
-def _floor(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdict]:
+def floor_breach(states: Sequence[NodeState], needs: NodeNeeds) -> str | None:
+    """Return why no engine may go on here: a state had less memory than the floor; else None."""
     floor = needs.min_mem_available_bytes
     known = [s.mem_available_bytes for s in states if s.mem_available_bytes is not None]
-    if floor is not None and known and min(known) < floor:
-        yield _unfit(
-            f"{_gib(min(known))} of memory are available, under the floor of {_gib(floor)}: "
-            "a board with unified memory hangs when it runs out"
-        )
+    if floor is None or not known or min(known) >= floor:
+        return None
+    return (
+        f"{_gib(min(known))} of memory are available, under the floor of {_gib(floor)}: "
+        "a board with unified memory hangs when it runs out"
+    )
+
+
+def _floor(states: Sequence[NodeState], needs: NodeNeeds) -> Iterator[NodeVerdict]:
+    reason = floor_breach(states, needs)
+    if reason is not None:
+        yield _unfit(reason)
 
 
 def _swap(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:

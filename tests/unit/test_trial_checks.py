@@ -54,6 +54,22 @@ def test_node_whose_clock_gets_stuck_under_load_voids_its_blocks() -> None:
     assert {block.invalid[0].kind for block in boot.blocks} == {Invalid.NODE}
 
 
+def test_memory_under_the_floor_ends_the_trial_and_keeps_its_blocks() -> None:
+    """E02: utilisation is no bound on unified memory; the floor ends the trial before the host."""
+    stage = Stage(spec=replace(make_spec(), needs=NodeNeeds(min_mem_available_bytes=3 * GIB)))
+    fine = fake_node_state("node-3")
+    # The constructor looks once, each block three times: the second block sees the memory go.
+    node = FakeNode("node-3", script=[fine] * 5)
+    node.state = replace(fine, mem_available_bytes=2 * GIB)
+    stage.node = node
+
+    boot = stage.run()
+
+    assert boot.status is BootStatus.FAILED
+    assert "under the floor of 3.0 GiB" in boot.reason
+    assert [block.is_valid for block in boot.blocks] == [True, False]
+
+
 def test_node_with_too_little_memory_fails_the_boot_before_it_starts() -> None:
     stage = Stage(spec=replace(make_spec(), needs=NodeNeeds(engine_memory_bytes=900 * GIB)))
 
