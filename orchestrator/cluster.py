@@ -176,6 +176,10 @@ def sweep_trials(*, wait_s: float = 60.0) -> list[str]:
 
 
 def job_tags() -> dict[str, str]:
-    """Return what Ray says of the job that this process is, for the tracking run."""
+    """Return what Ray says of the job that this process is, for the tracking run.
+
+    It holds the job's environment, keys included: whole, so that a tracker can read it as JSON and
+    take them out before it cuts.
+    """
     job = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
-    return {} if job is None else {"ray.job_config": job[:4000]}
+    return {} if job is None else {"ray.job_config": job}

@@ -19,6 +19,7 @@ from orchestrator.config_places import (
     TrackingConfig,
     require,
 )
+from orchestrator.core.secrecy import require_no_secret
 from orchestrator.core.types import BoardModel, Cell
 
 
@@ -85,6 +86,8 @@ class EngineConfig:
         for key in ("speculative_config", "served_model_name", "port", "host", "model"):
             where = f"engine.args.{key}"
             require(key not in self.args, where, "is set by specpilot itself", "remove it")
+        for section in ("args", "env"):
+            require_no_secret(f"engine.{section}", getattr(self, section))
         for key, value in self.env.items():
             where = f"engine.env.{key}"
             require(isinstance(value, str), where, f"{value!r} is not a text", "give a text")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from orchestrator.core.secrecy import redact_text
 from orchestrator.ports import Clock
 
 Emit = Callable[[str], None]
@@ -71,7 +72,7 @@ class Printer:
         """Write one event."""
         passed = format_duration(self.clock.monotonic() - self.started_s)
         left = f" | ~{format_duration(self.left_s())} left" if self.left_s is not None else ""
-        print(f"[{passed}{left}] {text}", file=self.sink, flush=True)
+        print(f"[{passed}{left}] {redact_text(text)}", file=self.sink, flush=True)
 
     def lines(self, lines: Sequence[str]) -> None:
         """Write a report as it is."""

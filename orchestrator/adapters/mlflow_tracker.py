@@ -30,6 +30,7 @@ from mlflow.exceptions import MlflowException
 from orchestrator.adapters.mlflow_names import flatten_params, legal_key
 from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, artifact_location, check
 from orchestrator.adapters.trial_metrics import Point, block_points, boot_points
+from orchestrator.core.secrecy import redact, redact_text, require_no_secret
 from orchestrator.core.types import Block, Boot, BootStatus
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import Version
@@ -84,6 +85,7 @@ def make_client(uri: str) -> MlflowClient:
 class MlflowTracker:
     """One parent run a study, one child run a boot; implements ``ports.Tracker``.
 
+    No secret leaves for the store: parameters, tags and artifacts pass ``core.secrecy.redact``.
     Every method raises TransientError when MLflow does not do its part; a trial that measured
     well goes on without it.
 
@@ -190,8 +192,8 @@ class MlflowTracker:
         """Return the address of a run in the tracking UI; a local store has none of its own."""
         if self._uri.startswith(REMOTE_SCHEMES):
             with _translated():
-                return f"{self._uri}/#/experiments/{self._experiment_id}/runs/{run_id}"
-        return f"{self._uri}#{run_id}"
+                return f"{redact_text(self._uri)}/#/experiments/{self._experiment_id}/runs/{run_id}"
+        return f"{redact_text(self._uri)}#{run_id}"
 
     def _find_or_create_experiment(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)
@@ -219,9 +221,11 @@ class MlflowTracker:
 
     def _log_params(self, run: Run, params: Mapping[str, object]) -> None:
         """Log what the run lacks; a parameter can be written once only."""
+        told = redact(params)
+        assert isinstance(told, dict)
         rows = [
             Param(key, value)
-            for key, value in flatten_params(params).items()
+            for key, value in flatten_params(told).items()
             if key not in run.data.params
         ]
         for start in range(0, len(rows), MAX_BATCH_PARAMS):
@@ -240,10 +244,11 @@ class MlflowTracker:
 
     def _log_artifacts(self, run_id: str, artifacts: Mapping[str, str]) -> None:
         for name, text in artifacts.items():
-            self._client.log_text(run_id, text, name)
+            self._client.log_text(run_id, redact_text(text), name)
 
     def _set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        rows = [RunTag(legal_key(key), value[:MAX_TAG_CHARS]) for key, value in tags.items()]
+        told = {legal_key(key): redact_text(value) for key, value in tags.items()}
+        rows = [RunTag(key, value[:MAX_TAG_CHARS]) for key, value in told.items()]
         if rows:
             self._client.log_batch(run_id, tags=rows)
 
@@ -270,7 +275,12 @@ class MlflowRegistry:
 
         The configuration is an artifact of the run, in a folder named by its digest: two versions
         from one run never share a file.
+
+        Raises:
+            ConfigError: There is a secret in it: without it production would serve something
+                else, and with it everybody who reads the registry would know it.
         """
+        require_no_secret("the serving configuration", config)
         text = json.dumps(config, indent=2, sort_keys=True)
         folder = f"serving_config/{sha256(text.encode()).hexdigest()[:16]}"
         with _translated():
@@ -280,7 +290,7 @@ class MlflowRegistry:
                 model_name,
                 source=f"runs:/{run_id}/{folder}",
                 run_id=run_id,
-                tags={legal_key(key): value for key, value in tags.items()},
+                tags={legal_key(key): redact_text(value) for key, value in tags.items()},
             )
             return self._version(created)
 
@@ -318,7 +328,7 @@ class MlflowRegistry:
     def set_tag(self, model_name: str, version: int, key: str, value: str) -> None:
         """Set one tag of a version."""
         with _translated():
-            self._client.set_model_version_tag(model_name, str(version), key, value)
+            self._client.set_model_version_tag(model_name, str(version), key, redact_text(value))
 
     def _ensure_model(self, name: str) -> None:
         try:
@@ -385,4 +395,4 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError) as error:
-        raise TransientError(f"MLflow: {error}") from error
+        raise TransientError(f"MLflow: {redact_text(str(error))}") from error

@@ -7,6 +7,7 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
+from orchestrator.core.secrecy import redact_text
 from orchestrator.errors import ConfigError
 
 CHECK_TIMEOUT_S = 3.0
@@ -32,6 +33,7 @@ def check(uri: str, *, num_nodes: int = 1, timeout_s: float = CHECK_TIMEOUT_S) -
         ConfigError: The server does not answer in time, the scheme is unknown, or the store is a
             file of this machine and there are other nodes.
     """
+    shown = redact_text(uri)
     if uri.startswith(REMOTE_SCHEMES):
         _check_server(uri, timeout_s)
         return uri.rstrip("/")
@@ -39,13 +41,13 @@ def check(uri: str, *, num_nodes: int = 1, timeout_s: float = CHECK_TIMEOUT_S) -
     if not is_local and uri.partition(":")[0].partition("+")[0] not in DATABASE_SCHEMES:
         raise ConfigError(
             "tracking.uri",
-            f"'{uri}' is nothing that MLflow can log to",
+            f"'{shown}' is nothing that MLflow can log to",
             "give the http:// address of an `mlflow server`",
         )
     if is_local and num_nodes > 1:
         raise ConfigError(
             "tracking.uri",
-            f"'{uri}' is a file of one machine and {num_nodes} nodes would log to it",
+            f"'{shown}' is a file of one machine and {num_nodes} nodes would log to it",
             "start `mlflow server` and give its http:// address",
         )
     path = uri.removeprefix(SQLITE_PREFIX)
@@ -63,6 +65,7 @@ def artifact_location(uri: str) -> str | None:
 
 
 def _check_server(uri: str, timeout_s: float) -> None:
+    shown = redact_text(uri)
     remedy = "start `mlflow server` or correct the address"
     address = uri.rstrip("/") + "/health"
     try:
@@ -71,11 +74,13 @@ def _check_server(uri: str, timeout_s: float) -> None:
     except urllib.error.HTTPError as error:
         if error.code == 403:
             remedy = "start `mlflow server` with --allowed-hosts that names this host"
-        problem = f"'{uri}' answers HTTP {error.code} to /health"
+        problem = f"'{shown}' answers HTTP {error.code} to /health"
         error.close()
         if error.code == 401:
             return  # It is up and wants the credentials that MLflow's client will send.
         raise ConfigError("tracking.uri", problem, remedy) from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise ConfigError("tracking.uri", f"'{uri}' does not answer ({reason})", remedy) from error
+        raise ConfigError(
+            "tracking.uri", f"'{shown}' does not answer ({reason})", remedy
+        ) from error

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from orchestrator.core.secrecy import redact, redact_text, require_no_secret
 from orchestrator.core.types import Block, Boot, BootStatus
 from orchestrator.errors import TransientError
 from orchestrator.ports import Version
@@ -43,7 +44,7 @@ class FakeTracker:
             run_id = self._studies[study_id] = self._create(name, None)
         run = self.runs[run_id]
         run.status = "RUNNING"
-        run.params = dict(params) | run.params
+        run.params = _told(params) | run.params
         return run_id
 
     def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
@@ -54,7 +55,7 @@ class FakeTracker:
             run_id = self._create(trial_id, study_run_id)
             self._trials[study_run_id, trial_id] = run_id
         run = self.runs[run_id]
-        run.params = dict(params) | run.params
+        run.params = _told(params) | run.params
         return run_id
 
     def log_block(self, run_id: str, block: Block) -> None:
@@ -69,7 +70,7 @@ class FakeTracker:
         run.boot = boot
         for block in boot.blocks:
             run.blocks.setdefault(block.block_id, block)
-        run.artifacts |= artifacts
+        run.artifacts |= _texts(artifacts)
         if run.status == "RUNNING":
             run.status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"
 
@@ -87,9 +88,9 @@ class FakeTracker:
             if trial.parent_id == run_id and trial.status == "RUNNING":
                 trial.status = "FAILED"
         run = self._run(run_id)
-        run.tags |= tags
+        run.tags |= _texts(tags)
         run.metrics |= metrics
-        run.artifacts |= artifacts
+        run.artifacts |= _texts(artifacts)
         run.status = "FINISHED" if succeeded else "FAILED"
 
     def run_url(self, run_id: str) -> str:
@@ -118,12 +119,13 @@ class FakeRegistry:
         self, model_name: str, run_id: str, config: Mapping[str, object], tags: Mapping[str, str]
     ) -> Version:
         """Register one configuration; it must be JSON, as for the real registry."""
+        require_no_secret("the serving configuration", config)
         versions = self._versions.setdefault(model_name, [])
         version = Version(
             model_name=model_name,
             version=len(versions) + 1,
             config=json.loads(json.dumps(config)),
-            tags=dict(tags),
+            tags=_texts(tags),
             run_id=run_id,
         )
         versions.append(version)
@@ -159,7 +161,7 @@ class FakeRegistry:
             TransientError: There is no such version.
         """
         found = self._require(model_name, version)
-        changed = replace(found, tags={**found.tags, key: value})
+        changed = replace(found, tags={**found.tags, key: redact_text(value)})
         self._versions[model_name][version - 1] = changed
 
     def _require(self, model_name: str, version: int) -> Version:
@@ -167,3 +169,13 @@ class FakeRegistry:
         if found is None:
             raise TransientError(f"there is no version {version} of '{model_name}'")
         return found
+
+
+def _told(params: Mapping[str, object]) -> dict[str, object]:
+    told = redact(params)
+    assert isinstance(told, dict)
+    return told
+
+
+def _texts(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: redact_text(text) for name, text in texts.items()}

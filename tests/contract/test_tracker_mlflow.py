@@ -153,7 +153,7 @@ def test_params_of_any_kind_are_stored_within_the_limits(store: Store) -> None:
         "none": None,
         "streams": [1, 2],
         "engine": {"args": {"max_model_len": 4096}},
-        "key[with]=bad@signs": "x",
+        "name[with]=bad@signs": "x",
         "long": "y" * 10_000,
         "k" * 400: "z",
     }
@@ -168,7 +168,7 @@ def test_params_of_any_kind_are_stored_within_the_limits(store: Store) -> None:
         "[1, 2]",
     )
     assert seen["engine.args.max_model_len"] == "4096"
-    assert seen["key_with__bad_signs"] == "x"
+    assert seen["name_with__bad_signs"] == "x"
     assert len(seen["long"]) == 6000
     assert "none" not in seen
     assert seen["p249"] == "249"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -10,7 +11,7 @@ import pytest
 from records import FACTS, block, boot
 
 from orchestrator.core.types import BootStatus
-from orchestrator.errors import TransientError
+from orchestrator.errors import ConfigError, TransientError
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.ports import Registry, Tracker
 
@@ -214,9 +215,45 @@ class TrackerContract:
 
         assert study in store.tracker.run_url(study)
 
+    def test_no_secret_is_stored(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", SECRET_PARAMS)
+        trial = store.tracker.open_trial(study, "t1", SECRET_PARAMS)
+        store.tracker.close_trial(trial, replace(boot(), run_id=trial), SECRET_TEXTS)
+        tags = {"note": f"see https://u:{PLANTED}@h/x", "arm": '{"num_speculative_tokens": 7}'}
+        store.tracker.close_study(
+            study, succeeded=True, tags=tags, metrics={}, artifacts=SECRET_TEXTS
+        )
+
+        for run_id in (study, trial):
+            run = store.reader.run(run_id)
+            told = [store.reader.artifact(run_id, name) for name in SECRET_TEXTS]
+            assert PLANTED not in repr((run.params, run.tags, told))
+            assert "mlflow:5000" in repr(run.params)
+            assert "GB10" in repr(run.params)
+            assert told[0].endswith("\nup")
+            assert told[2] == SECRET_TEXTS["fine.json"]
+        assert store.reader.run(study).tags["arm"] == tags["arm"]
+
     def open_trial(self, store: Store) -> str:
         study = store.tracker.open_study("s1", "s", {})
         return store.tracker.open_trial(study, "t1", {})
+
+
+PLANTED = "PlantedSecret0123456789"
+"""Stands in the places where secrets are met; in no store may it be found."""
+SECRET_PARAMS: dict[str, object] = {
+    "engine": {"args": {"api_key": PLANTED, "max_num_seqs": 4}, "env": {"HF_TOKEN": PLANTED}},
+    "tracking": {"uri": f"http://bob:{PLANTED}@mlflow:5000"},
+    "command": ["vllm", "serve", "--api-key", PLANTED, "--port", "8000"],
+    "node": {"engine_token": "GB10"},
+    "block_tokens": None,
+    "ray.job_config": json.dumps({"env_vars": {"HF_TOKEN": PLANTED}, "x": "y" * 9000}),
+}
+SECRET_TEXTS = {
+    "engine_log_tail.txt": f"args: {{'api_key': ['{PLANTED}', 'b'], 'hf_token': '{PLANTED}'}}\nup",
+    "broken.json": f'{{"api_key": "{PLANTED}", "api_key": null}}',
+    "fine.json": '{"api_key": null,  "prompt_tokens": 3, "cached_tokens": null}',
+}
 
 
 CONFIG = {"arm": {"num_speculative_tokens": 7}, "args": {"max_model_len": 4096}}
@@ -235,6 +272,20 @@ class RegistryContract:
         assert found.tags == {"gain": "0.2"}
         assert found.run_id == run
         assert found == first
+
+    def test_configuration_with_a_secret_is_refused_and_a_tag_is_redacted(
+        self, store: Store
+    ) -> None:
+        run = store.tracker.open_study("s1", "s", {})
+        with pytest.raises(ConfigError, match=r"env\.HF_TOKEN") as error:
+            store.registry.create_version(store.model, run, {"env": {"HF_TOKEN": PLANTED}}, {})
+        assert PLANTED not in str(error.value)
+
+        store.registry.create_version(store.model, run, CONFIG, {"note": f"token={PLANTED}"})
+        store.registry.set_tag(store.model, 1, "why", f"--api-key {PLANTED}")
+        found = store.registry.by_number(store.model, 1)
+        assert found is not None
+        assert found.tags == {"note": "token=(secret)", "why": "--api-key (secret)"}
 
     def test_alias_moves_and_goes(self, store: Store) -> None:
         run = store.tracker.open_study("s1", "s", {})

@@ -325,3 +325,20 @@ def test_modelled_step_time_never_decides_what_a_real_board_serves(promote: str)
         assert load_config(QWEN, overrides).board() is not None
     else:
         assert refusal(QWEN, *overrides).where == "objective.step_time"
+
+
+@pytest.mark.parametrize(
+    ("override", "where"),
+    [
+        ("engine.args.api_key=PlantedSecret", "engine.args.api_key"),
+        ("engine.args.hf_token=PlantedSecret", "engine.args.hf_token"),
+        ("engine.env.HF_TOKEN=PlantedSecret", "engine.env.HF_TOKEN"),
+    ],
+)
+def test_secret_among_the_engine_settings_is_refused_without_its_value(
+    override: str, where: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(CONF_DIR / "study" / "demo.yaml", [override])
+    assert error.value.where == where
+    assert "PlantedSecret" not in str(error.value)

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.secrecy import hide_key, is_secret_name, scrub
+from orchestrator.core.secrecy import (
+    hide_key,
+    is_secret_name,
+    redact,
+    redact_text,
+    require_no_secret,
+    scrub,
+)
+from orchestrator.errors import ConfigError
 
 PLANTED = "PlantedSecret0123456789"
 
@@ -63,11 +71,65 @@ def test_what_is_no_secret_stays_as_it_is(data: dict[str, object]) -> None:
         f'{{"api_key": "{PLANTED}", "a": [{{"password": "{PLANTED}"}}]}}',
         f'[{{"token": "{PLANTED}"}}]',
         f'{{"broken", "token": {PLANTED}',
+        f"{{'api_key': ['{PLANTED}', '{PLANTED}2'], 'hf_token': '{PLANTED}'}}",
+        f"['vllm', '--api-key', '{PLANTED}']",
+        f"api_key='{PLANTED} and {PLANTED}'",
+        f'log: {{\\"api_key\\": \\"{PLANTED}\\"}}',
+        f"SecretStr token=Secret('{PLANTED}')",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{PLANTED}\n-----END RSA PRIVATE KEY-----",
+        f'{{"api_key": "{PLANTED}", "api_key": null}}',
+        f'{{"env": [{{"name": "HF_TOKEN", "value": "{PLANTED}"}}]}}',
     ],
 )
 def test_secret_within_a_text_is_taken_out(text: str) -> None:
     for place in (text, [text], {"a": text}, {"a": {"b": [text]}}, {text: 1}):
         assert PLANTED not in json.dumps(scrub(place))
+        assert PLANTED not in json.dumps(redact(place))
+    assert PLANTED not in redact_text(text)
+
+
+def test_words_of_a_command_line_after_a_secret_option_are_taken_out() -> None:
+    line = ["vllm", "serve", "--api-key", PLANTED, f"{PLANTED}2", "--port", "80", "--hf-token"]
+    told = ["vllm", "serve", "--api-key", "(secret)", "(secret)", "--port", "80", "--hf-token"]
+    assert scrub(line) == redact(line) == told
+    counts = ["--max-num-batched-tokens", "512", f"--api-key={PLANTED}", "x"]
+    assert redact(counts) == ["--max-num-batched-tokens", "512", "--api-key=(secret)", "x"]
+
+
+def test_redacted_data_keeps_names_nulls_and_forms() -> None:
+    data = {"api_key": PLANTED, "hf_token": None, "cached_tokens": None, "engine_token": "GB10"}
+    shown = {"api_key": "(secret)", "hf_token": None, "cached_tokens": None, "engine_token": "GB10"}
+    assert redact(data) == shown
+    plain = {"text": '{"a":  1}', "by_tokens": {"16": 3}, "keys": ["c1_t0.7"], "nan": [1.5, None]}
+    assert redact(plain) == plain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"a":  1, "prompt_tokens": null}', "12.5 ms a token, 3 tokens", "[1,  NaN]"),
+        *("num_tokens: [1, 2], bos_token_id=1, use_token=True", "node.engine_token: no board"),
+        "http://mlflow:5000/#/experiments/1/runs/00112233445566778899aabbccddeeff",
+        "sqlite:////data/ml.db#00112233445566778899aabbccddeeff",
+    ],
+)
+def test_text_without_a_secret_is_not_touched(text: str) -> None:
+    assert redact_text(text) == text
+    assert redact({"a": [text]}) == {"a": [text]}
+
+
+def test_setting_with_a_secret_is_refused_by_its_key_and_without_its_value() -> None:
+    require_no_secret("engine.args", {"max_num_batched_tokens": "512", "nested": {"a": [1]}})
+    with pytest.raises(ConfigError, match=r"engine\.args\.kv\.api_key") as error:
+        require_no_secret("engine.args", {"kv": {"port": 1, "api_key": PLANTED}})
+    assert PLANTED not in str(error.value)
+    with pytest.raises(ConfigError, match=r"engine\.env\.PROXY"):
+        require_no_secret("engine.env", {"PROXY": f"http://u:{PLANTED}@h"})
+
+
+def test_count_of_tokens_that_is_null_is_told() -> None:
+    assert scrub({"max_tokens": None}) == {"max_tokens": None}
+    assert scrub({"VLLM_MOE_TOKEN_THRESHOLD": "512"}) == {"VLLM_MOE_TOKEN_THRESHOLD": "512"}
 
 
 def test_text_around_a_secret_stays() -> None:

@@ -81,3 +81,10 @@ def test_pace_after_the_race_counts_down_what_comes_after_it() -> None:
 
     assert pace.left_s(1010.0, 0, 0.0) == 20
     assert pace.left_s(1100.0, 0, 0.0) == 0
+
+
+def test_event_is_told_without_the_secrets_in_it() -> None:
+    sink, clock = io.StringIO(), FakeClock()
+    printer = Printer(sink=sink, clock=clock, started_s=clock.monotonic())
+    printer.say("not promoted: http://bob:PlantedSecret@mlflow:5000/#/runs answers HTTP 401")
+    assert sink.getvalue() == ("[0:00] not promoted: http://mlflow:5000/#/runs answers HTTP 401\n")
