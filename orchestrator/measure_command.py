@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ stream is busy, drain; throughput, latency, acceptance and whether the numbers c
 exit status: 0 the block is valid; 1 it is not, or was not measured; 2 bad input, nothing was sent
 """
 
+SEED = "of prompts, their salts and samples; by default a new one each time"
 IN_FLIGHT = "most requests at a time with --request-rate; default 256"
 WINDOW = "seconds of the window; default 20"
 BUDGET = "close the window before its time once complete answers hold N output tokens"
@@ -73,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
     load.add_argument("--endpoint", choices=("chat", "completions"), default="chat", help="chat")
     load.add_argument("--stop-at-eos", action="store_true", help="let answers end by themselves")
     load.add_argument("--no-salt", action="store_true", help="let prefix caching help")
-    load.add_argument("--seed", type=int, default=1, help="of prompts and samples; default 1")
+    load.add_argument("--seed", type=int, help=SEED)
     load.add_argument("--timeout", type=float, default=300.0, metavar="S", help=TIMEOUT)
     load.add_argument(
         "--stall-timeout", type=float, default=STALL_TIMEOUT_S, metavar="S", help=STALL
@@ -166,7 +168,9 @@ def _plan(args: argparse.Namespace) -> _Plan:
     cell = _cell(args, workload, sampling)
     settings = _settings(args, sampling)
     _check(args, workload)
-    request = LoadRequest(base_url=base, model=args.model or "", cell=cell, seed=args.seed)
+    # A seed used before would send the very prompts that a prefix cache still holds.
+    seed = secrets.randbelow(2**31) if args.seed is None else args.seed
+    request = LoadRequest(base_url=base, model=args.model or "", cell=cell, seed=seed)
     _check_calls(workload, CallSequence(workload, settings, request))
     api_key = _api_key(args.api_key_env)
     if not args.model:
@@ -204,7 +208,7 @@ def _setting(args: argparse.Namespace, plan: _Plan, block: Block) -> Setting:
         load={
             "endpoint": args.endpoint,
             "dialect": args.dialect,
-            "seed": args.seed,
+            "seed": plan.order.request.seed,
             "salt": plan.settings.salt,
             "block_s": plan.settings.block_s,
             "block_tokens": plan.settings.block_tokens,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from orchestrator.core.checks import Expectations, find_invalid, short_answers, uncounted_answers
+from orchestrator.core.checks import Expectations, find_invalid
 from orchestrator.core.exposition import EngineCounters, delta, parse_counters
 from orchestrator.core.node_health import NodeNeeds, judge
+from orchestrator.core.token_checks import excess_answers, short_answers, uncounted_answers
 from orchestrator.core.types import (
     Block,
     CounterSnapshot,
@@ -21,7 +22,13 @@ from orchestrator.core.types import (
     RequestRecord,
     Span,
 )
-from orchestrator.core.window import audit, chunk_gaps, ended_within, started_within
+from orchestrator.core.window import (
+    audit,
+    chunk_gaps,
+    concurrency,
+    ended_within,
+    started_within,
+)
 from orchestrator.errors import EngineRestarted, MeasurementError, TransientError
 from orchestrator.load.sanity import garbage_reason
 from orchestrator.ports import LoadClient, LoadRequest, Node
@@ -191,16 +198,13 @@ def _block(order: BlockOrder, result: LoadResult, counters: _WindowCounters) -> 
         cell=order.request.cell,
         duration_s=window.duration_s,
         counters=counters.window,
-        audit=audit(
-            result,
-            engine_window=counters.window.generation_tokens,
-            engine_total=counters.total.generation_tokens,
-        ),
+        audit=audit(result, window_counters=counters.window, total_counters=counters.total),
         num_requests=len(records),
         num_failed=result.num_failed,
         num_refused=result.num_refused,
         num_delayed=result.num_delayed,
         num_lost_streams=result.num_lost_streams,
+        client_concurrency=concurrency(records, window),
         errors=dict(Counter(r.error for r in records if r.error is not None).most_common(5)),
         ttft_s=_known(record.ttft_s for record in started_within(done, window)),
         tpot_s=_known(record.tpot_s for record in ended),
@@ -214,11 +218,14 @@ def _block(order: BlockOrder, result: LoadResult, counters: _WindowCounters) -> 
 def _answers(order: BlockOrder, result: LoadResult) -> list[Invalidity]:
     """Return what the answers themselves show."""
     done = [record for record in result.records if record.fault is None]
-    found = [*uncounted_answers(sum(r.output_tokens is None for r in done), len(done))]
+    asked = [(r.output_tokens, r.max_tokens) for r in done]
+    counted = [(tokens, most) for tokens, most in asked if tokens is not None and most]
+    found = [
+        *uncounted_answers(sum(r.output_tokens is None for r in done), len(done)),
+        *excess_answers(sum(tokens > most for tokens, most in counted), len(counted)),
+    ]
     if order.ignores_eos:
-        pairs = [(r.output_tokens, r.max_tokens) for r in done]
-        known = [(tokens, asked) for tokens, asked in pairs if tokens is not None and asked]
-        found += short_answers(sum(tokens < asked for tokens, asked in known), len(known))
+        found += short_answers(sum(tokens < most for tokens, most in counted), len(counted))
     reason = garbage_reason(tuple(record.text for record in done))
     if reason is not None:
         found.append(Invalidity(kind=Invalid.GARBAGE, detail=reason))

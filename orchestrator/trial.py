@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from orchestrator.core.capacity import check_capacity
-from orchestrator.core.checks import Expectations, check_scaling
+from orchestrator.core.checks import Expectations
 from orchestrator.core.fingerprint import Fingerprint, StudyInputs, trial_fingerprint
 from orchestrator.core.formulas import acceptance_length, output_throughput
 from orchestrator.core.node_health import NodeNeeds, floor_breach, judge_for_boot
+from orchestrator.core.scaling import check_scaling
 from orchestrator.core.space import not_in_force
 from orchestrator.core.types import (
     Arm,

@@ -159,6 +159,8 @@ class RequestRecord:
     error: str | None = None
     retry_after_s: float | None = None
     """What a refusing server asked to wait."""
+    ended_s: float | None = None
+    """When it was over in whatever way, from its start; None where nobody looked."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -382,6 +384,12 @@ class TokenAudit:
     engine_window: float | None
     edge_tokens: int
     """Tokens that arrived while the window's edges were observed: either side may have them."""
+    client_prompts: int | None = None
+    """Prompt tokens of all requests that succeeded; None when a server does not say."""
+    engine_prompts: float | None = None
+    """The same by the engine's counter between the two idle moments."""
+    unknown_prompts: int = 0
+    """Most prompt tokens of the requests whose count is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +420,8 @@ class Block:
     """The most frequent messages of requests that were refused or failed, with their counts."""
     effective_concurrency: float | None = None
     """Mean of the engine's gauge of running requests over the window, from a few looks."""
+    client_concurrency: float | None = None
+    """Mean of the requests that were being answered, by the client's records over the window."""
     most_running: float | None = None
     """The largest of them."""
     mean_waiting: float | None = None

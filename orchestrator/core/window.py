@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from orchestrator.core.types import (
+    CounterSnapshot,
     LoadResult,
     Quantiles,
     RequestFault,
@@ -15,6 +17,9 @@ from orchestrator.core.types import (
     Span,
     TokenAudit,
 )
+
+FAREWELL_S = 0.25
+"""How long an engine may go on for a client that has gone."""
 
 _CUT = frozenset({RequestFault.CONNECTION, RequestFault.STALLED, RequestFault.BROKEN})
 """Faults of a request that the engine may have gone on with unheard."""
@@ -46,24 +51,30 @@ def tokens_between(records: Iterable[RequestRecord], span: Span) -> float:
 
 
 def audit(
-    result: LoadResult, *, engine_window: float | None, engine_total: float | None
+    result: LoadResult, *, window_counters: CounterSnapshot, total_counters: CounterSnapshot
 ) -> TokenAudit:
-    """Return both sides' counts of output tokens.
+    """Return both sides' counts of tokens.
 
     Args:
         result: The load.
-        engine_window: Growth of the engine's counter over the window; None without counters.
-        engine_total: The same between the two idle moments.
+        window_counters: Growth of the engine's counters over the window; None without counters.
+        total_counters: The same between the two idle moments.
     """
     records, window = result.records, result.window
+    rate = _fastest(records)
+    prompts = [r.prompt_tokens for r in records if r.prompt_tokens is not None]
+    is_sent = [r for r in records if r.fault is not RequestFault.REFUSED]
     edges = [span for span in (result.opening, result.closing) if span is not None]
     return TokenAudit(
         client_total=sum(r.output_tokens or 0 for r in records),
-        engine_total=engine_total,
-        unknown_total=sum(_unheard(record) for record in records),
+        engine_total=total_counters.generation_tokens,
+        unknown_total=sum(_unheard(record, rate) for record in records),
         client_window=0 if window is None else round(tokens_between(records, window)),
-        engine_window=engine_window,
+        engine_window=window_counters.generation_tokens,
         edge_tokens=round(sum(_at_edge(record, span) for span in edges for record in records)),
+        client_prompts=sum(prompts) if prompts else None,
+        engine_prompts=total_counters.prompt_tokens,
+        unknown_prompts=max(prompts, default=0) * sum(r.prompt_tokens is None for r in is_sent),
     )
 
 
@@ -105,13 +116,43 @@ def quantiles(values: Sequence[float]) -> Quantiles | None:
     return Quantiles(p50=p50, p95=p95, p99=p99, num_values=len(values))
 
 
-def _unheard(record: RequestRecord) -> int:
-    """Return the most tokens that the engine may have generated beyond those counted."""
-    if record.fault in _CUT:
-        return max(0, (record.max_tokens or 0) - (record.output_tokens or 0))
-    if record.fault is None and record.output_tokens is None:
-        return record.max_tokens or 0
-    return 0
+def concurrency(records: Iterable[RequestRecord], span: Span) -> float | None:
+    """Return the mean of the requests that were being answered in the span.
+
+    A request that failed counts until its last chunk: a stream that hangs or waits to ask again
+    loads nothing. None for an empty span.
+    """
+    if span.duration_s <= 0:
+        return None
+    busy_s = 0.0
+    for record in records:
+        last_s = record.chunk_times_s[-1] if record.chunk_times_s else 0.0
+        end_s = record.started_s + (last_s if record.e2e_s is None else record.e2e_s)
+        busy_s += max(0.0, min(end_s, span.end_s) - max(record.started_s, span.start_s))
+    return busy_s / span.duration_s
+
+
+def _fastest(records: Iterable[RequestRecord]) -> float | None:
+    """Return the highest tokens / s of an answer; None without one."""
+    rates = [r.output_tokens / r.e2e_s for r in records if r.output_tokens and r.e2e_s]
+    return max(rates, default=None)
+
+
+def _unheard(record: RequestRecord, rate: float | None) -> int:
+    """Return the most tokens that the engine may have generated beyond those counted.
+
+    An engine cannot have generated faster than for the fastest answer, for as long as nothing was
+    heard of it and a little more, until it saw that the client had gone.
+    """
+    most = max(0, (record.max_tokens or 0) - (record.output_tokens or 0))
+    if record.fault is None:
+        return most if record.output_tokens is None else 0
+    if record.fault not in _CUT:
+        return 0
+    if record.ended_s is None or rate is None:
+        return most
+    last_s = record.chunk_times_s[-1] if record.chunk_times_s else 0.0
+    return min(most, math.ceil(rate * (record.ended_s - last_s + FAREWELL_S)))
 
 
 def _at_edge(record: RequestRecord, span: Span) -> float:

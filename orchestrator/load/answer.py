@@ -104,7 +104,7 @@ class Answer:
         elif self.tokens is None and not self.texts:
             self.fail(RequestFault.BROKEN, "the answer has neither text nor usage")
 
-    def record(self, call: Call, *, origin_s: float) -> RequestRecord:
+    def record(self, call: Call, *, origin_s: float, ended_s: float) -> RequestRecord:
         """Return what is known of the request now."""
         start_s = self.started_s
         times_s = tuple(moment - start_s for moment in self.chunk_moments_s)
@@ -127,6 +127,7 @@ class Answer:
             fault=self.fault,
             error=self.error,
             retry_after_s=self.retry_after_s,
+            ended_s=ended_s - start_s,
         )
 
     def _take_event(self, item: dict[str, Any], now_s: float) -> None:

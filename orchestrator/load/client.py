@@ -134,7 +134,7 @@ class SseClient:
             answer.fail(RequestFault.CONNECTION, f"{type(error).__name__}: {error}")
         if on_first is not None and answer.fault is None and not answer.chunk_moments_s:
             on_first()
-        return answer.record(call, origin_s=self._origin_s)
+        return answer.record(call, origin_s=self._origin_s, ended_s=self._clock())
 
     async def _ask(self, call: Call, answer: Answer, on_first: Callable[[], None] | None) -> None:
         assert self._session is not None

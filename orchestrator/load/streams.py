@@ -115,24 +115,25 @@ class HttpLoad:
         until_s = opening.middle_s + self._settings.block_s
         every_s = look_every_s(self._settings.block_s)
         next_s = opening.middle_s + every_s
-        while look.now_s() < until_s and not self._is_over(tally):
+        in_ramp = len(tally.records)
+        while look.now_s() < until_s and not self._is_over(tally, in_ramp):
             wait_s = min(next_s, until_s) - look.now_s()
             if self._settings.block_tokens is not None:
                 wait_s = min(wait_s, BUDGET_LOOK_S)
             await tally.pause(wait_s)
             # The closing look is near enough to the last one of the window.
-            if next_s <= look.now_s() < until_s - every_s / 2 and not self._is_over(tally):
+            if next_s <= look.now_s() < until_s - every_s / 2 and not self._is_over(tally, in_ramp):
                 await look(Moment.DURING)
                 next_s = look.now_s() + every_s
         return opening, await look(Moment.CLOSE)
 
-    def _is_over(self, tally: Tally) -> bool:
+    def _is_over(self, tally: Tally, in_ramp: int) -> bool:
         if tally.stop.is_set():
             return True
         budget = self._settings.block_tokens
         if budget is None:
             return False
-        return sum(record.output_tokens or 0 for record in tally.records) >= budget
+        return sum(record.output_tokens or 0 for record in tally.records[in_ramp:]) >= budget
 
 
 @contextmanager

@@ -83,7 +83,9 @@ def causes(record: dict[str, Any]) -> set[str]:
     return {
         item["kind"]
         for item in record["invalid"]
-        if item["kind"] != "concurrency" and not item["detail"].startswith("within the window")
+        if item["kind"] != "concurrency"
+        and not item["detail"].startswith("within the window")
+        and "while its edges were read" not in item["detail"]
     }
 
 

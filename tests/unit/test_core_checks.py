@@ -8,14 +8,9 @@ from core_samples import BASELINE, make_arm, make_audit, make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.checks import (
-    Expectations,
-    check_scaling,
-    draft_doubt,
-    find_invalid,
-    short_answers,
-    uncounted_answers,
-)
+from orchestrator.core.checks import Expectations, draft_doubt, find_invalid
+from orchestrator.core.scaling import check_scaling
+from orchestrator.core.token_checks import excess_answers, short_answers, uncounted_answers
 from orchestrator.core.types import (
     Arm,
     Block,
@@ -185,7 +180,8 @@ def test_find_invalid_steps_that_do_not_make_the_throughput_are_named() -> None:
     [
         (13.0, 0.0, 16, True),
         (12.0, 0.0, 16, False),
-        (16.0, 1.7, 16, False),
+        (16.0, 4.1, 16, False),
+        (8.0, 1.0, 8, True),
         (2.0, None, 2, True),
         (1.0, 0.0, 2, False),
         (0.0, 0.0, 1, True),
@@ -212,7 +208,7 @@ def test_find_invalid_open_loop_concurrency_is_what_it_is() -> None:
     "change",
     [
         {"prompt_tokens": 1000, "cached_tokens": 600},
-        {"counters": {"prefix_cache_queries": 1000.0, "prefix_cache_hits": 80.0}},
+        {"counters": {"prefix_cache_queries": 1000.0, "prefix_cache_hits": 800.0}},
     ],
 )
 def test_find_invalid_cached_prompts_are_named_unless_asked_for(change: dict[str, Any]) -> None:
@@ -368,3 +364,62 @@ def test_find_invalid_other_traffic_is_not_repeated_by_the_window_and_the_steps(
     audit = replace(make_audit(3000), engine_total=9000.0, engine_window=9000.0)
 
     assert kinds(replace(make_block(ARM), audit=audit)) == {Invalid.CONTAMINATED}
+
+
+def test_find_invalid_streams_that_were_refused_or_hung_are_named() -> None:
+    """Half the streams idle: fast for the rest, and no load of eight streams."""
+    cell = Cell(streams=8, temperature=0.7)
+    block = make_block(ARM, cell=cell)
+
+    assert kinds(replace(block, client_concurrency=6.1)) == set()
+    assert kinds(replace(block, client_concurrency=5.9)) == {Invalid.CONCURRENCY}
+    for trouble in ({"num_refused": 1}, {"num_failed": 1}):
+        assert kinds(replace(block, client_concurrency=7.7, **trouble)) == set()
+        assert kinds(replace(block, client_concurrency=7.5, **trouble)) == {Invalid.CONCURRENCY}
+    alone = make_block(ARM)
+    assert kinds(replace(alone, client_concurrency=0.5)) == {Invalid.CONCURRENCY}
+
+
+def test_find_invalid_engine_that_runs_more_than_the_client_asks_is_contaminated() -> None:
+    cell = Cell(streams=4, temperature=0.7)
+
+    assert kinds(replace(make_block(ARM, cell=cell), most_running=10.0)) == {Invalid.CONTAMINATED}
+
+
+def test_find_invalid_other_traffic_that_is_all_prefill_is_contaminated() -> None:
+    audit = replace(make_audit(3000), client_prompts=1000, engine_prompts=1050.0)
+
+    assert kinds(replace(make_block(ARM), audit=audit)) == set()
+    more = replace(audit, engine_prompts=1051.0)
+    assert kinds(replace(make_block(ARM), audit=more)) == {Invalid.CONTAMINATED}
+    excused = replace(more, unknown_prompts=10)
+    assert kinds(replace(make_block(ARM), audit=excused)) == set()
+
+
+def test_find_invalid_edges_that_took_long_to_read_are_named() -> None:
+    """The window's length is uncertain by as much."""
+    slow = replace(make_audit(3000), edge_tokens=601)
+
+    assert kinds(replace(make_block(ARM), audit=slow)) == {Invalid.COUNTERS}
+    assert kinds(replace(make_block(ARM), audit=replace(slow, edge_tokens=600))) == set()
+
+
+def test_find_invalid_window_of_a_few_tokens_is_too_short() -> None:
+    cell = Cell(streams=16, temperature=0.7)
+
+    assert kinds(make_block(ARM, cell=cell, tokens=255)) == {Invalid.TOKENS}
+    assert kinds(make_block(ARM, cell=cell, tokens=256)) == set()
+
+
+@pytest.mark.parametrize(("served", "valid"), [(72, True), (54, True), (52, False)])
+def test_find_invalid_open_loop_above_the_capacity_is_named(served: int, valid: bool) -> None:
+    """Its times grow with the window: 72 arrivals have a standard deviation of 8.5."""
+    cell = Cell(streams=64, temperature=0.7, request_rate=8.0)
+    block = replace(make_block(ARM, cell=cell), ttft_s=(0.1,) * 72, tpot_s=(0.01,) * served)
+
+    assert (Invalid.CONCURRENCY in kinds(block)) is not valid
+
+
+def test_excess_answers_hold_more_than_was_asked_for() -> None:
+    assert [item.kind for item in excess_answers(1, 30)] == [Invalid.TOKENS]
+    assert not list(excess_answers(0, 30))

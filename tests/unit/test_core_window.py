@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.types import LoadResult, RequestFault, RequestRecord, Span, TokenSource
+from orchestrator.core.types import (
+    CounterSnapshot,
+    LoadResult,
+    RequestFault,
+    RequestRecord,
+    Span,
+    TokenSource,
+)
 from orchestrator.core.window import (
     audit,
     chunk_gaps,
+    concurrency,
     ended_within,
     quantiles,
     started_within,
@@ -42,6 +50,13 @@ def make_record(
         fault=fault,
         error="reset" if fault else None,
     )
+
+
+NONE = CounterSnapshot(generation_tokens=None, prompt_tokens=None)
+
+
+def grown(tokens: float, *, prompts: float | None = None) -> CounterSnapshot:
+    return CounterSnapshot(generation_tokens=tokens, prompt_tokens=prompts)
 
 
 def make_result(
@@ -104,7 +119,7 @@ def test_audit_window_holds_the_chunks_inside_and_the_edges_hold_the_doubtful() 
     early, late = make_record(), make_record(started_s=1.5)
     result = make_result(early, late, opening=(0.9, 1.1), closing=(4.4, 4.6))
 
-    counts = audit(result, engine_window=13.0, engine_total=20.0)
+    counts = audit(result, window_counters=grown(13.0), total_counters=grown(20.0, prompts=11.0))
 
     assert counts.client_total == 20
     # Between 1.0 and 4.5: of the first all after its first chunk, of the second three chunks.
@@ -113,6 +128,7 @@ def test_audit_window_holds_the_chunks_inside_and_the_edges_hold_the_doubtful() 
     # second, which had not started; at the closing the second's chunk at 4.5 and its next.
     assert counts.edge_tokens == (1 + 3) + (3 + 3)
     assert (counts.engine_window, counts.engine_total) == (13.0, 20.0)
+    assert (counts.client_prompts, counts.engine_prompts) == (10, 11.0)
 
 
 def test_audit_cut_answers_may_have_gone_on_unheard() -> None:
@@ -121,13 +137,45 @@ def test_audit_cut_answers_may_have_gone_on_unheard() -> None:
     uncounted = make_record(tokens=None, counted=None)
     result = make_result(cut, refused, uncounted, opening=(0, 0), closing=(5, 5))
 
-    assert audit(result, engine_window=None, engine_total=None).unknown_total == 15 + 0 + 16
+    counts = audit(result, window_counters=NONE, total_counters=NONE)
+
+    assert counts.unknown_total == 15 + 0 + 16
+    # All records here state a prompt of 5 but none is missing that was sent.
+    assert counts.unknown_prompts == 0
+
+
+def test_audit_cut_answer_cannot_have_gone_on_faster_than_the_fastest() -> None:
+    """Resets before the first byte leave room for a few tokens, not for whole answers."""
+    whole = make_record()  # 10 tokens in 4 s
+    cut = replace(
+        make_record(times=(), counted=None, tokens=None, fault=RequestFault.CONNECTION),
+        max_tokens=1000,
+        ended_s=0.15,
+        prompt_tokens=None,
+    )
+    result = make_result(whole, cut, opening=(0, 0), closing=(5, 5))
+
+    counts = audit(result, window_counters=NONE, total_counters=NONE)
+
+    assert counts.unknown_total == 1  # 2.5 tokens/s for 0.15 s and a quarter of a second
+    assert counts.unknown_prompts == 5
+
+
+def test_concurrency_counts_who_is_answered_and_not_who_waits_or_hangs() -> None:
+    span = Span(start_s=0.0, end_s=4.0)
+    hanging = make_record(times=(1.0,), counted=(1,), tokens=1, fault=RequestFault.STALLED)
+    refused = make_record(times=(), counted=None, tokens=None, fault=RequestFault.REFUSED)
+
+    assert concurrency([make_record()], span) == pytest.approx(1.0)
+    assert concurrency([make_record(), hanging], span) == pytest.approx(1.25)
+    assert concurrency([make_record(started_s=2.0), refused], span) == pytest.approx(0.5)
+    assert concurrency([], Span(start_s=1.0, end_s=1.0)) is None
 
 
 def test_audit_without_a_window_has_totals_only() -> None:
     result = LoadResult(records=(make_record(),), opening=None, closing=None)
 
-    counts = audit(result, engine_window=None, engine_total=10.0)
+    counts = audit(result, window_counters=NONE, total_counters=grown(10.0))
 
     assert (counts.client_total, counts.client_window, counts.edge_tokens) == (10, 0, 0)
 

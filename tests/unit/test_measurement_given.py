@@ -90,7 +90,7 @@ def test_measure_block_gap_between_chunks_and_time_per_token_have_two_names() ->
     """B03: a prefill's token, then ten chunks of four tokens every 40 ms: 40 ms and 10 ms."""
     times = tuple(0.5 + 0.04 * index for index in range(11))
     record = made_record(0, started_s=0.0, times=times, counts=tuple(range(1, 42, 4)))
-    load = given([record], window=(0.1, 2.0))
+    load = given([record], window=(0.1, 0.95))
     tokens = iter((0, 0, 20, 41, 41))
 
     block = (
@@ -197,7 +197,7 @@ def test_measure_block_no_answer_with_a_count_is_no_measurement() -> None:
     record = made_record(0, started_s=0.0, times=(0.1, 0.2), counts=None)
 
     block = (
-        Scene(given([record], window=(0.0, 1.0)), lambda: "")
+        Scene(given([record], window=(0.0, 0.21)), lambda: "")
         .measure("http://x", arm=None, cell=Cell(streams=1, temperature=0.7), needs_counters=False)
         .block
     )
@@ -211,7 +211,7 @@ def test_measure_block_no_answer_with_a_count_is_no_measurement() -> None:
 def test_measure_block_garbage_of_any_form_is_named(text: str) -> None:
     """A12, A13: one token for ever, or none at all."""
     record = made_record(0, started_s=0.0, times=(0.1, 0.2), counts=(1, 60))
-    load = given([replace(record, text=text)], window=(0.0, 1.0))
+    load = given([replace(record, text=text)], window=(0.0, 0.21))
 
     block = (
         Scene(load, lambda: "")
@@ -226,7 +226,7 @@ def test_measure_block_answers_that_end_early_though_ends_are_ignored_are_trunca
     """B06: the actual tokens and the reason are kept; a short answer wins nothing."""
     record = made_record(0, started_s=0.0, times=(0.1, 0.2), counts=(1, 37))
     short = replace(record, max_tokens=256, finish_reason="stop")
-    scene = Scene(given([short], window=(0.0, 1.0)), lambda: "")
+    scene = Scene(given([short], window=(0.0, 0.21)), lambda: "")
     cell = Cell(streams=1, temperature=0.7)
 
     block = scene.measure("http://x", arm=None, cell=cell, needs_counters=False).block
@@ -248,7 +248,7 @@ def test_measure_block_of_streams_from_a_gb10_has_their_tokens_and_not_their_chu
         replace(
             made_record(
                 index,
-                started_s=300.0 * index,
+                started_s=sum(float(earlier["total_s"]) for earlier in rows[:index]),
                 times=tuple(
                     float(row["total_s"]) * (1 + chunk) / int(row["chunk_count"])
                     for chunk in range(int(row["chunk_count"]))
@@ -256,11 +256,12 @@ def test_measure_block_of_streams_from_a_gb10_has_their_tokens_and_not_their_chu
                 counts=None,
             ),
             output_tokens=int(row["completion_tokens"]),
+            max_tokens=int(row["completion_tokens"]),
             token_source=TokenSource.USAGE,
         )
         for index, row in enumerate(rows)
     ]
-    load = given(records, window=(-1.0, 300.0 * len(rows)))
+    load = given(records, window=(0.0, sum(float(row["total_s"]) for row in rows) + 0.1))
 
     block = (
         Scene(load, lambda: "")

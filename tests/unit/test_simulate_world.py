@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.core.checks import Expectations, check_scaling, find_invalid
+from orchestrator.core.checks import Expectations, find_invalid
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.estimate import boot_objective, cell_score, independent_boots
 from orchestrator.core.formulas import acceptance_length, step_time_s
+from orchestrator.core.scaling import check_scaling
 from orchestrator.core.space import not_in_force
 from orchestrator.core.types import Arm, Boot, BootStatus, Cell, Invalid
 from orchestrator.fakes.simulate.board import Spread, rng_of
