@@ -207,8 +207,12 @@ def _running(block: Block) -> str:
 
 
 def _cached(block: Block) -> list[tuple[str, str]]:
-    if block.cached_tokens is None or not block.prompt_tokens:
+    if not block.prompt_tokens:
         return []
+    if block.cached_tokens is None:
+        return [
+            ("prompt tokens", f"{block.prompt_tokens}; the server does not say how many cached")
+        ]
     share = block.cached_tokens / block.prompt_tokens
     return [("prompt tokens", f"{block.prompt_tokens}, {share:.1%} from the prefix cache")]
 

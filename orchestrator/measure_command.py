@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -173,8 +173,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     request = LoadRequest(base_url=base, model=args.model or "", cell=cell, seed=seed)
     _check_calls(workload, CallSequence(workload, settings, request))
     api_key = _api_key(args.api_key_env)
-    if not args.model:
-        request = replace(request, model=_first_model(base, api_key))
+    request = replace(request, model=_model(args.model, base, api_key))
     order = BlockOrder(
         boot_id="measure",
         index=0,
@@ -194,7 +193,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
 
 def _setting(args: argparse.Namespace, plan: _Plan, block: Block) -> Setting:
     workload, request = plan.workload, plan.order.request
-    doubts = (random_reason(workload), draft_doubt([block]))
+    doubts = (random_reason(workload), draft_doubt([block]), *_doubts(block))
     return Setting(
         url=request.base_url,
         model=request.model,
@@ -216,6 +215,20 @@ def _setting(args: argparse.Namespace, plan: _Plan, block: Block) -> Setting:
         acceptance_note=plan.counters.note or _no_acceptance(block),
         warnings=tuple(doubt for doubt in doubts if doubt is not None),
     )
+
+
+def _doubts(block: Block) -> Iterator[str]:
+    """Yield what a valid block leaves open."""
+    if not block.is_valid:
+        return
+    if block.num_failed:
+        yield (
+            f"{block.num_failed} of {block.num_requests} requests failed, for example: "
+            f"{next(iter(block.errors))}; if those are the longest prompts, only the others were "
+            "measured"
+        )
+    if not block.tpot_s:
+        yield "no answer was complete within the window: give it more than the time of an answer"
 
 
 def _sampling(args: argparse.Namespace) -> _Sampling:
@@ -359,14 +372,25 @@ def _api_key(name: str | None) -> str | None:
     return key
 
 
-def _first_model(base: str, api_key: str | None) -> str:
+def _model(name: str | None, base: str, api_key: str | None) -> str:
+    """Return the model to ask for: the named one if the server offers it, else its first."""
     try:
-        return http_metrics.served_models(base, api_key=api_key)[0]
+        offered = http_metrics.served_models(base, api_key=api_key)
     except TransientError as error:
+        if name:
+            return name  # some servers and proxies list no models
         raise ConfigError(
             "--url", str(error),
             "start the server, correct the address, or name its key's variable by --api-key-env",
         ) from error  # fmt: skip
+    if name and name not in offered:
+        raise ConfigError("--model", f"the server does not offer '{name}'", _offer(offered))
+    return name or offered[0]
+
+
+def _offer(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"use one of {shown}"
 
 
 def _counters(url: str, *, stated: bool) -> _Counters:

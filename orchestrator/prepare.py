@@ -97,7 +97,7 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
     if stated:
         raise ConfigError(
             f"load.{stated[0]}", "is stated although load.sampling is client_default",
-            "remove one of them",
+            f"remove one of them; an override undoes it as {_undone(stated[0])}",
         )  # fmt: skip
     found = generation_defaults(target, config.engine.args, engine_build=config.engine.build)
     if config.search.num_speculative_tokens:
@@ -120,6 +120,11 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
         sampling="explicit",
     )
     return replace(config, load=load)
+
+
+def _undone(name: str) -> str:
+    value = getattr(_NEUTRAL_LOAD, name)
+    return f"load.{name}={list(value) if isinstance(value, tuple) else value}"
 
 
 def _workload(config: StudyConfig) -> Workload:

@@ -28,7 +28,9 @@ from orchestrator.fakes.openai import (
     Script,
     SseServer,
     engine_server,
+    failure,
     free_port,
+    one_fault,
     serving,
 )
 
@@ -324,3 +326,18 @@ def test_draft_that_hardly_accepts_its_first_position_is_doubted(capsys: Capture
         _, record = measure(capsys, server.url, "--tokens", "600", "--duration", "50")
 
     assert any("draft broken?" in warning for warning in record["warnings"])
+
+
+def test_requests_that_fail_leave_a_doubt_and_are_counted(
+    server: SseServer, capsys: Capture
+) -> None:
+    """The longest prompts of a workload may be the ones that a small context refuses."""
+    server.behaviour = one_fault(
+        9, failure(400, "too long"), lambda body: server.engine.answer(body)
+    )
+
+    _, record = measure(capsys, server.url)
+
+    assert record["block"]["num_failed"] == 1
+    if record["valid"]:
+        assert "too long; if those are the longest prompts" in record["warnings"][0]

@@ -263,3 +263,13 @@ def test_interrupt_from_the_keyboard_is_one_line(server: SseServer) -> None:
 
     assert (out, err) == ("", "error: interrupted; nothing was measured\n")
     assert process.returncode == 1
+
+
+def test_model_that_the_server_does_not_offer_is_refused_before_any_request(
+    capsys: Capture,
+) -> None:
+    with serving(engine_server(EngineSettings(models=("tiny",)))) as server:
+        text = refusal(capsys, "--url", server.url, "--model", "tinny")
+
+    assert "--model: the server does not offer 'tinny'; use one of tiny" in text
+    assert server.num_requests == 0

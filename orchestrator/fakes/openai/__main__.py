@@ -33,11 +33,17 @@ def main(argv: list[str] | None = None) -> None:
     )
     server.keeps_requests = False
     if options.truth is None:
-        asyncio.run(_serve(server, options.port))
+        try:
+            asyncio.run(_serve(server, options.port))
+        except OSError as error:
+            sys.exit(f"error: --port: {options.port} cannot be used ({error.strerror}); 0 is any")
         return
     with options.truth.open("a", encoding="utf-8") as file:
         server.on_truth = _writer(file)
-        asyncio.run(_serve(server, options.port))
+        try:
+            asyncio.run(_serve(server, options.port))
+        except OSError as error:
+            sys.exit(f"error: --port: {options.port} cannot be used ({error.strerror}); 0 is any")
 
 
 def _writer(file: TextIO) -> Callable[[Truth], None]:
