@@ -6,12 +6,11 @@ The boot is the unit of replication: blocks are pooled inside a boot and never t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from orchestrator.core.comparable import comparable_boots
 from orchestrator.core.formulas import (
@@ -33,8 +32,6 @@ from orchestrator.core.types import (
 )
 
 StepTimeSource = Literal["measured", "modelled"]
-
-METHOD = "t interval of log scores, variance between boots pooled over the replicated arms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +67,14 @@ class Contrast:
     confidence: float
     num_boots: tuple[int, int]
     """Boots of a and of b."""
+    num_blocks: tuple[int, int] | None = None
+    """Valid blocks behind a and b; None where scores came without blocks."""
     degrees_of_freedom: int
-    """Of the pooled variance; 0 when there is none."""
+    """Of the spread between boots, or of acceptance where step times have none; 0 without an
+    interval."""
+    boot_share: float | None = None
+    """Part of the variance that comes from the spread between boots, 0 to 1; the rest comes from
+    acceptance. None where the two were not told apart."""
     method: str
     reason: str | None
     """Why there is no interval; None when there is one."""
@@ -101,6 +104,8 @@ class Contrast:
         if self.speedup is None:
             return f"not comparable ({self.reason})"
         boots = f"{self.num_boots[0]} and {self.num_boots[1]} boots"
+        if self.num_blocks is not None:
+            boots += f" with {self.num_blocks[0]} and {self.num_blocks[1]} blocks"
         bounds = self.speedup_bounds
         if bounds is None:
             return f"{self.speedup:.2f} times as fast (no interval: {self.reason}; {boots})"
@@ -145,6 +150,19 @@ def acceptance_lengths(arm: Arm, boots: Sequence[Boot]) -> dict[float, float | N
     }
 
 
+def cell_step_time(boot: Boot, cell: Cell, board: BoardModel | None) -> float | None:
+    """Return the seconds of one engine step in one cell of one boot, blocks pooled.
+
+    Measured, or the board model's; None when the cell has no valid block.
+    """
+    return _step_s(boot.arm, _valid(boot.blocks, cell), cell=cell, board=board)
+
+
+def cell_ttft(boot: Boot, cell: Cell) -> float | None:
+    """Return the median time to first token in one cell of one boot; None without times."""
+    return _ttft_p50_s(_valid(boot.blocks, cell))
+
+
 def cell_score(boot: Boot, cell: Cell, board: BoardModel | None) -> float | None:
     """Return the seconds per output token of one stream in one cell of one boot.
 
@@ -184,82 +202,6 @@ def boot_objective(
     return total
 
 
-def compare(
-    scores: Mapping[Arm, Sequence[float]],
-    *,
-    a: Arm,
-    b: Arm,
-    confidence: float,
-    fixed: Collection[Arm] = (),
-) -> Contrast:
-    """Return the log ratio of two arms' scores with a t interval, boots as observations.
-
-    The between-boot variance of the log scores is pooled over all arms with at least two boots,
-    which assumes that boots of every arm spread by the same relative amount.
-
-    Args:
-        scores: Objective of each boot, in seconds, by arm.
-        a: First arm.
-        b: Second arm.
-        confidence: Coverage of the interval, 0 to 1.
-        fixed: Arms whose score is known and not measured (the arm without speculation under a
-            board model); they add neither variance nor degrees of freedom.
-
-    Returns:
-        The contrast; without an interval and with a reason when no arm is replicated.
-    """
-    logs = {arm: np.log(values) for arm, values in scores.items() if len(values)}
-    counts = (len(logs.get(a, ())), len(logs.get(b, ())))
-    absent = [arm.label for arm, count in zip((a, b), counts, strict=True) if not count]
-    if absent:
-        return _no_interval(None, counts, confidence, f"{' and '.join(absent)}: no scored boot")
-    log_ratio = float(np.mean(logs[a]) - np.mean(logs[b]))
-    replicated = [values for arm, values in logs.items() if arm not in fixed and len(values) > 1]
-    degrees = sum(len(values) - 1 for values in replicated)
-    squares = float(sum(np.sum((values - np.mean(values)) ** 2) for values in replicated))
-    if degrees == 0:
-        reason = "no arm has two scored boots, so the spread between boots is unknown"
-        return _no_interval(log_ratio, counts, confidence, reason)
-    if all(np.ptp(values) == 0 for values in replicated):
-        reason = "the boots of each arm agree to the last digit: copies, not replicates"
-        return _no_interval(log_ratio, counts, confidence, reason)
-    terms = sum(1 / count for arm, count in zip((a, b), counts, strict=True) if arm not in fixed)
-    error = math.sqrt(squares / degrees * terms)
-    half_width = float(stats.t.ppf((1 + confidence) / 2, degrees)) * error
-    return Contrast(
-        log_ratio=log_ratio,
-        low=log_ratio - half_width,
-        high=log_ratio + half_width,
-        confidence=confidence,
-        num_boots=counts,
-        degrees_of_freedom=degrees,
-        method=METHOD,
-        reason=None,
-    )
-
-
-def compare_cell(
-    boots: Sequence[Boot],
-    *,
-    cell: Cell,
-    a: Arm,
-    b: Arm,
-    board: BoardModel | None,
-    confidence: float,
-) -> Contrast:
-    """Return ``compare`` of the seconds per output token in one cell."""
-    scores = values_by_arm(boots, lambda boot: cell_score(boot, cell, board))
-    return compare(scores, a=a, b=b, confidence=confidence, fixed=known_arms(scores, board))
-
-
-def compare_ttft(
-    boots: Sequence[Boot], *, cell: Cell, a: Arm, b: Arm, confidence: float
-) -> Contrast:
-    """Return ``compare`` of the boots' median times to first token in one cell."""
-    scores = values_by_arm(boots, lambda boot: _ttft_p50_s(_valid(boot.blocks, cell)))
-    return compare(scores, a=a, b=b, confidence=confidence)
-
-
 def known_arms(arms: Iterable[Arm], board: BoardModel | None) -> frozenset[Arm]:
     """Return the arms whose score a board model states: those without speculation."""
     return frozenset(arm for arm in arms if board is not None and arm.is_baseline)
@@ -279,37 +221,6 @@ def independent_boots(boots: Sequence[Boot]) -> tuple[Boot, ...]:
             kept.append(boot)
         seen.add(mark)
     return tuple(kept)
-
-
-def values_by_arm(
-    boots: Sequence[Boot], value: Callable[[Boot], float | None]
-) -> dict[Arm, tuple[float, ...]]:
-    """Return ``value`` of the boots that ended well, by arm and replicate.
-
-    Copies and boots of another kind are left out.
-    """
-    values: dict[Arm, tuple[float, ...]] = {}
-    ended = [boot for boot in comparable_boots(boots) if boot.status is BootStatus.OK]
-    for boot in independent_boots(ended):
-        score = value(boot)
-        if score is not None and score > 0:
-            values[boot.arm] = (*values.get(boot.arm, ()), score)
-    return values
-
-
-def _no_interval(
-    log_ratio: float | None, counts: tuple[int, int], confidence: float, reason: str
-) -> Contrast:
-    return Contrast(
-        log_ratio=log_ratio,
-        low=None,
-        high=None,
-        confidence=confidence,
-        num_boots=counts,
-        degrees_of_freedom=0,
-        method=METHOD,
-        reason=reason,
-    )
 
 
 def _cell_estimate(

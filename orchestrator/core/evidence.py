@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.comparable import comparable_boots
-from orchestrator.core.estimate import (
-    Contrast,
-    boot_objective,
-    compare,
-    compare_cell,
-    compare_ttft,
-    geometric_mean,
-    known_arms,
-)
+from orchestrator.core.comparison import Comparison, Measured, measured
+from orchestrator.core.estimate import Contrast
 from orchestrator.core.promotion import (
     Gate,
     GateSettings,
@@ -40,44 +32,66 @@ class Evidence:
     board: BoardModel | None
     incumbent: Arm | None
     reference: Arm | None
-    scores: Mapping[Arm, tuple[float, ...]]
+    measured: Measured
+    comparison: Comparison
+    """Of the objectives."""
     summaries: Mapping[Arm, ArmSummary]
     settings: GateSettings
     confidence: float
+    chosen_by: Collection[str] | None = None
+    """Trial ids of the boots by which the race chose; None where it does not say."""
 
     @property
-    def fixed(self) -> frozenset[Arm]:
-        """Arms whose score is known without boots."""
-        return known_arms(self.scores, self.board)
+    def scored(self) -> tuple[Arm, ...]:
+        """Arms with a scored boot, in the order of the space."""
+        return tuple(arm for arm in self.summaries if arm in self.comparison.boots)
 
     @property
     def finalists(self) -> tuple[Arm, ...]:
         """Replicated arms, and those known without; all scored arms when none is replicated."""
+        fixed = self.comparison.fixed
         replicated = tuple(
-            arm for arm, values in self.scores.items() if len(values) > 1 or arm in self.fixed
+            arm for arm in self.scored if len(self.comparison.boots[arm]) > 1 or arm in fixed
         )
-        return replicated if set(replicated) - self.fixed else tuple(self.scores)
+        return replicated if set(replicated) - fixed else self.scored
 
     def contrast(self, a: Arm, b: Arm) -> Contrast:
         """Compare two arms over all their boots."""
-        return compare(self.scores, a=a, b=b, confidence=self.confidence, fixed=self.fixed)
+        return self.comparison.contrast(a, b, confidence=self.confidence)
 
     def contrasts(self) -> dict[Arm, Contrast]:
         """Compare every scored arm with the reference."""
         reference = self.reference
-        if reference is None or reference not in self.scores:
+        if reference is None or reference not in self.scored:
             return {}
-        return {arm: self.contrast(arm, reference) for arm in self.scores if arm != reference}
+        return {arm: self.contrast(arm, reference) for arm in self.scored if arm != reference}
+
+    def fresh_contrast(self, arm: Arm, reference: Arm) -> Contrast:
+        """Compare an arm with the reference without the boots that chose it.
+
+        The luckiest of many is not as fast as it looked. Where the race does not say which boots
+        chose, the first of each arm did. The reference is compared whatever it scores, so all its
+        boots count.
+        """
+        chose = set(self.chosen_by or ())
+        if self.chosen_by is None:
+            chose = {boots[0].trial_id for boots in self.comparison.boots.values()}
+        always = {reference, *self.comparison.fixed}
+        fresh = [
+            boot for boot in self.measured.boots if boot.arm in always or boot.trial_id not in chose
+        ]
+        taken = measured(fresh, cells=tuple(self.weights), board=self.board)
+        return taken.compare(self.weights).contrast(arm, reference, confidence=self.confidence)
 
     def boots_of(self, arm: Arm) -> tuple[Boot, ...]:
         """Return the arm's boots, whatever their end."""
         return tuple(boot for boot in self.boots if boot.arm == arm)
 
     def seconds(self, arm: Arm) -> float:
-        """Return the geometric mean of the arm's scores."""
-        mean = geometric_mean(self.scores[arm])
-        assert mean is not None
-        return mean
+        """Return the objective of a scored arm."""
+        seconds = self.comparison.seconds(arm)
+        assert seconds is not None
+        return seconds
 
     def tied_with(self, arm: Arm) -> tuple[Arm, ...]:
         """Return the other finalists whose interval against ``arm`` includes no difference."""
@@ -87,51 +101,17 @@ class Evidence:
             if other != arm and self.contrast(other, arm).excludes_zero is False
         )
 
-    def copies(self) -> dict[Arm, int]:
-        """Return by arm the boots that repeat an earlier one's counters to the token."""
-        counts: dict[Arm, int] = {}
-        for arm, values in self.scores.items():
-            objectives = [
-                boot_objective(boot, self.weights, self.board)
-                for boot in comparable_boots(self.boots)
-                if boot.arm == arm
-            ]
-            counts[arm] = sum(value is not None for value in objectives) - len(values)
-        return counts
-
 
 def ask_gates(evidence: Evidence, arm: Arm, reference: Arm) -> tuple[Gate, ...]:
-    """Ask every gate; the first is ``better``.
-
-    An arm's first score chose it as a finalist and does not count as fresh. The reference is in
-    the final whatever it scores, so all its boots do.
-    """
-    fixed = evidence.fixed
-    fresh = compare(
-        {
-            other: values if other == reference or other in fixed else values[1:]
-            for other, values in evidence.scores.items()
-        },
-        a=arm,
-        b=reference,
-        confidence=evidence.confidence,
-        fixed=fixed,
-    )
+    """Ask every gate; the first is ``better``."""
+    confidence, fixed = evidence.confidence, evidence.comparison.fixed
+    fresh = evidence.fresh_contrast(arm, reference)
     cells = {
-        cell: compare_cell(
-            evidence.boots,
-            cell=cell,
-            a=arm,
-            b=reference,
-            board=evidence.board,
-            confidence=evidence.confidence,
-        )
+        cell: evidence.measured.compare({cell: 1.0}).contrast(arm, reference, confidence=confidence)
         for cell in evidence.weights
     }
     ttft = {
-        cell: compare_ttft(
-            evidence.boots, cell=cell, a=arm, b=reference, confidence=evidence.confidence
-        )
+        cell: evidence.measured.compare_ttft(cell, a=arm, b=reference, confidence=confidence)
         for cell in evidence.weights
     }
     settings, boots = evidence.settings, evidence.boots_of(arm)

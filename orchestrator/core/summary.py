@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from orchestrator.core.comparison import Comparison, measured
 from orchestrator.core.estimate import (
     CellEstimate,
     StepTimeSource,
     acceptance_lengths,
-    boot_objective,
     cell_estimates,
-    geometric_mean,
-    values_by_arm,
 )
 from orchestrator.core.formulas import quantile
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
@@ -34,7 +32,7 @@ class ArmSummary:
     """Valid blocks."""
     num_invalid_blocks: int
     objective_s: float | None
-    """Geometric mean of the boots' objectives."""
+    """As the comparison of the arms takes it, see ``core.comparison``."""
     step_time_source: StepTimeSource
     cells: tuple[CellEstimate, ...]
     acceptance_length: Mapping[float, float | None]
@@ -59,13 +57,24 @@ def summarise(
     board: BoardModel | None,
 ) -> tuple[ArmSummary, ...]:
     """Return one summary an arm, in the order of ``arms``."""
-    scores = scores_by_arm(boots, weights=weights, board=board)
+    comparison = measured(boots, cells=tuple(weights), board=board).compare(weights)
+    return summarise_compared(arms, boots=boots, comparison=comparison, board=board)
+
+
+def summarise_compared(
+    arms: Sequence[Arm],
+    *,
+    boots: Sequence[Boot],
+    comparison: Comparison,
+    board: BoardModel | None,
+) -> tuple[ArmSummary, ...]:
+    """Return ``summarise`` where the arms are compared already."""
     source: StepTimeSource = "measured" if board is None else "modelled"
     return tuple(
         _summary(
             arm,
             [boot for boot in boots if boot.arm == arm],
-            scores=scores.get(arm, ()),
+            comparison=comparison,
             cells=cell_estimates(arm, boots, board),
             source=source,
         )
@@ -73,18 +82,11 @@ def summarise(
     )
 
 
-def scores_by_arm(
-    boots: Sequence[Boot], *, weights: Mapping[Cell, float], board: BoardModel | None
-) -> dict[Arm, tuple[float, ...]]:
-    """Return the objectives of the scored boots by arm, by replicate, duplicates counted once."""
-    return values_by_arm(boots, lambda boot: boot_objective(boot, weights, board))
-
-
 def _summary(
     arm: Arm,
     boots: Sequence[Boot],
     *,
-    scores: Sequence[float],
+    comparison: Comparison,
     cells: tuple[CellEstimate, ...],
     source: StepTimeSource,
 ) -> ArmSummary:
@@ -95,10 +97,10 @@ def _summary(
     return ArmSummary(
         arm=arm,
         num_boots=len(boots),
-        num_scored=len(scores),
+        num_scored=len(comparison.boots.get(arm, ())),
         num_blocks=len(blocks) - len(invalid),
         num_invalid_blocks=len(invalid),
-        objective_s=geometric_mean(scores),
+        objective_s=comparison.seconds(arm),
         step_time_source=source,
         cells=cells,
         acceptance_length=acceptance_lengths(arm, boots),

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.boot_model import Outlier
 from orchestrator.core.checks import draft_doubt
 from orchestrator.core.codec import to_plain
 from orchestrator.core.comparable import odd_sentences
+from orchestrator.core.comparison import measured
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.evidence import Evidence, ask_gates
 from orchestrator.core.premises import Premises
 from orchestrator.core.promotion import Gate, GateSettings
 from orchestrator.core.space import reference_arm
-from orchestrator.core.summary import ArmSummary, scores_by_arm, summarise
+from orchestrator.core.summary import ArmSummary, summarise_compared
 from orchestrator.core.types import Arm, BoardModel, Boot, Cell
 from orchestrator.core.wording import (
     against,
     boot_sentences,
     gate_sentences,
     model_sentences,
+    outlier_sentences,
     speed_sentence,
+    spread_sentence,
     tie_sentence,
 )
 
@@ -60,6 +64,8 @@ class Verdict:
     """Of the winner, or of the best arm with no_difference; empty without one."""
     sentences: tuple[str, ...]
     """The verdict in words."""
+    outliers: tuple[Outlier, ...] = ()
+    """Boots that are far from their arm's others. They count like any other."""
     premises: Premises | None
 
     def to_dict(self) -> dict[str, object]:
@@ -80,6 +86,7 @@ class Verdict:
                 for gate in self.gates
             ],
             "sentences": list(self.sentences),
+            "outliers": [_outlier(item) for item in self.outliers],
             "premises": None if self.premises is None else self.premises.to_dict(),
         }
 
@@ -94,6 +101,7 @@ def decide(
     settings: GateSettings,
     confidence: float,
     premises: Premises | None = None,
+    chosen_by: Collection[str] | None = None,
 ) -> Verdict:
     """Return the verdict of a study.
 
@@ -106,22 +114,27 @@ def decide(
         settings: What the policy demands.
         confidence: Coverage of the intervals, 0 to 1.
         premises: What the conclusion depends on.
+        chosen_by: Trial ids of the boots by which the race chose its winner; they do not count as
+            fresh. None takes each arm's first scored boot.
     """
-    scores = scores_by_arm(boots, weights=weights, board=board)
+    taken = measured(boots, cells=tuple(weights), board=board)
+    comparison = taken.compare(weights)
+    summaries = summarise_compared(arms, boots=boots, comparison=comparison, board=board)
     evidence = Evidence(
         boots=tuple(boots),
         weights=weights,
         board=board,
         incumbent=incumbent,
         reference=reference_arm(arms, incumbent),
-        scores={arm: scores[arm] for arm in arms if arm in scores},
-        summaries={
-            item.arm: item for item in summarise(arms, boots=boots, weights=weights, board=board)
-        },
+        measured=taken,
+        comparison=comparison,
+        summaries={item.arm: item for item in summaries},
         settings=settings,
         confidence=confidence,
+        chosen_by=chosen_by,
     )
     conclusion = _conclude(evidence)
+    outliers = comparison.outliers()
     shown = [*evidence.finalists, *([evidence.reference] if evidence.reference else [])]
     return Verdict(
         kind=conclusion.kind,
@@ -134,9 +147,11 @@ def decide(
             *conclusion.sentences,
             *model_sentences(board, arms=shown, streams=[cell.streams for cell in weights]),
             *gate_sentences(conclusion.gates),
-            *boot_sentences(tuple(evidence.summaries.values()), evidence.copies()),
+            *outlier_sentences(outliers),
+            *boot_sentences(summaries, taken.copies),
             *odd_sentences(evidence.boots),
         ),
+        outliers=outliers,
         premises=premises,
     )
 
@@ -161,11 +176,11 @@ class _Conclusion:
 
 def _conclude(evidence: Evidence) -> _Conclusion:
     reference = evidence.reference
-    if not evidence.scores:
+    if not evidence.scored:
         return _no_result("no boot of any arm has a score")
     if reference is None:
         return _no_result("nothing serves and the space has no baseline to compare with")
-    if reference not in evidence.scores:
+    if reference not in evidence.scored:
         return _no_result(f"{reference.label}, to be compared with, has no scored boot")
     best = min(evidence.finalists, key=evidence.seconds)
     if best == reference:
@@ -185,7 +200,7 @@ def _no_result(reason: str) -> _Conclusion:
 def _kept(evidence: Evidence, reference: Arm) -> _Conclusion:
     """The reference is the fastest itself."""
     serves = ", which serves now," if reference == evidence.incumbent else ""
-    sentences = [f"{reference.label}{serves} is the fastest of {len(evidence.scores)} arms."]
+    sentences = [f"{reference.label}{serves} is the fastest of {len(evidence.scored)} arms."]
     sentences += [
         f"{other.label} cannot be told apart from it: "
         f"{evidence.contrast(other, reference).in_words}."
@@ -199,6 +214,7 @@ def _undecided(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
         _speed(evidence, best, reference),
         f"No difference is shown between {best.label} and serving "
         f"{against(reference, evidence.incumbent)}.",
+        *spread_sentence(evidence.contrast(best, reference)),
     )
     return _Conclusion(
         kind="no_difference", gates=ask_gates(evidence, best, reference), sentences=sentences
@@ -215,7 +231,7 @@ def _challenged(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
     winner = min([best, *tied], key=lambda arm: _preference(evidence, arm))
     gates = ask_gates(evidence, winner, reference)
     sentences = [_speed(evidence, winner, reference)]
-    baseline = next((arm for arm in evidence.scores if arm.is_baseline), None)
+    baseline = next((arm for arm in evidence.scored if arm.is_baseline), None)
     if baseline not in (None, reference):
         words = evidence.contrast(winner, baseline).in_words
         sentences.append(f"Against no speculation it is {words}.")
@@ -297,4 +313,24 @@ def _place(item: Ranked) -> dict[str, object]:
         "log_ratio": None if contrast is None else contrast.log_ratio,
         "low": None if contrast is None else contrast.low,
         "high": None if contrast is None else contrast.high,
+        "compared_boots": None if contrast is None else list(contrast.num_boots),
+        "compared_blocks": None if contrast is None else _list(contrast.num_blocks),
+        "boot_share_of_variance": None if contrast is None else contrast.boot_share,
+        "method": None if contrast is None else contrast.method,
+        "no_interval": None if contrast is None else contrast.reason,
+    }
+
+
+def _list(counts: tuple[int, int] | None) -> list[int] | None:
+    return None if counts is None else list(counts)
+
+
+def _outlier(item: Outlier) -> dict[str, object]:
+    return {
+        "arm": item.arm.key,
+        "boot": item.boot,
+        "seconds_per_output_token": item.score,
+        "others": item.others,
+        "p_value": item.p_value,
+        "num_boots": item.num_boots,
     }

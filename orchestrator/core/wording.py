@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from orchestrator.core.boot_model import Outlier
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.promotion import Gate
 from orchestrator.core.summary import ArmSummary
@@ -34,6 +35,30 @@ def tie_sentence(other: Arm, contrast: Contrast, *, taken: Arm, why: str) -> str
     )
 
 
+def spread_sentence(contrast: Contrast) -> tuple[str, ...]:
+    """Return what an interval is made of and what would narrow it; nothing where it is not told."""
+    share = contrast.boot_share
+    if share is None:
+        return ()
+    if share == 0:
+        return ("The interval holds acceptance alone: longer blocks or more of them narrow it.",)
+    advice = "more boots" if share >= 0.5 else "longer blocks or more of them"
+    return (
+        f"{share:.0%} of the interval's variance is between boots and {1 - share:.0%} is of "
+        f"acceptance: {advice} would narrow it most.",
+    )
+
+
+def outlier_sentences(outliers: Sequence[Outlier]) -> tuple[str, ...]:
+    """Return which boots are far from their arm's others, with their numbers."""
+    return tuple(
+        f"Boot {item.boot} of {item.arm.label} is odd: {_ms(item.score)} ms a token against "
+        f"{_ms(item.others)} ms of the arm's others (p = {item.p_value:.2g} over {item.num_boots} "
+        "boots). It counts like any other; only fresh boots can tell luck from a fault."
+        for item in outliers
+    )
+
+
 def model_sentences(
     board: BoardModel | None, *, arms: Sequence[Arm], streams: Sequence[int]
 ) -> tuple[str, ...]:
@@ -42,7 +67,8 @@ def model_sentences(
         return ()
     sentences = [
         f"Step times are MODELLED ({board.name}: {board.source}); acceptance was measured on the "
-        "real engine. The intervals cover the spread between boots, not the model's error."
+        "real engine. The intervals hold how acceptance wavers and not the model's error; where "
+        "they come from blocks they need no second boot."
     ]
     depths = sorted({arm.num_speculative_tokens for arm in arms})
     for name, values, (least, most) in (

@@ -3,9 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 from core_samples import (
     BASELINE,
@@ -17,27 +15,23 @@ from core_samples import (
     make_boot,
     make_boots,
 )
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from orchestrator.core.estimate import (
     acceptance_lengths,
     boot_objective,
     cell_estimates,
     cell_score,
-    compare,
-    compare_cell,
-    compare_ttft,
+    cell_step_time,
+    cell_ttft,
     geometric_mean,
     independent_boots,
     known_arms,
 )
-from orchestrator.core.summary import scores_by_arm, summarise
+from orchestrator.core.summary import summarise
 from orchestrator.core.types import Arm, BootStatus
 
 ARM = make_arm(7)
 OTHER = make_arm(5)
-THIRD = make_arm(4)
 WEIGHTS = {CELL: 0.75, WIDE_CELL: 0.25}
 
 
@@ -64,6 +58,22 @@ def test_boot_objective_modelled_divides_the_models_step_by_the_measured_length(
 def test_boot_objective_baseline_measured_counts_one_token_a_step() -> None:
     plain = make_boot(BASELINE, [make_block(BASELINE, seconds_per_token=0.08, cell=WIDE_CELL)])
     assert boot_objective(plain, {WIDE_CELL: 1.0}, None) == pytest.approx(0.08)
+
+
+def test_cell_step_time_and_ttft_pool_the_cells_valid_blocks() -> None:
+    boot = make_boot(
+        ARM,
+        [
+            make_block(ARM, seconds_per_token=0.02, length=3.0, ttft_s=(0.1, 0.2)),
+            make_block(ARM, seconds_per_token=0.04, length=3.0, index=1, ttft_s=(0.3,)),
+            make_block(ARM, seconds_per_token=9.0, index=2, invalid_reason="x", ttft_s=(9.0,)),
+        ],
+    )
+    assert cell_step_time(boot, CELL, None) == pytest.approx(0.09)
+    assert cell_step_time(boot, CELL, BOARD) == pytest.approx(0.1)
+    assert cell_ttft(boot, CELL) == 0.2
+    assert cell_step_time(boot, WIDE_CELL, BOARD) is None
+    assert cell_ttft(boot, WIDE_CELL) is None
 
 
 def test_boot_objective_weighted_cell_without_valid_block_is_none() -> None:
@@ -127,143 +137,6 @@ def test_cell_estimates_positions_that_differ_are_none() -> None:
     assert estimate.acceptance_rate_per_position == pytest.approx((1.0, 1.0))
 
 
-def test_compare_published_three_runs_against_a_mean_are_not_separated() -> None:
-    scores = {ARM: [1 / 39.7, 1 / 33.1, 1 / 31.5], OTHER: [1 / 29.3]}
-    contrast = compare(scores, a=ARM, b=OTHER, confidence=0.95)
-    assert contrast.excludes_zero is False
-    assert contrast.speedup == pytest.approx(1.18, abs=0.01)
-    assert contrast.degrees_of_freedom == 2
-    assert contrast.num_boots == (3, 1)
-    assert "1.18 times as fast (95 % interval 0.6" in contrast.in_words
-
-
-def test_compare_three_blocks_of_one_boot_are_wider_than_three_boots() -> None:
-    control = make_boots(THIRD, [1 / 92, 1 / 101, 1 / 111])
-    speeds = (92, 101, 111)
-    one_boot = make_boot(
-        ARM, [make_block(ARM, seconds_per_token=1 / v, index=i) for i, v in enumerate(speeds)]
-    )
-    three_boots = make_boots(ARM, [1 / v for v in speeds])
-    rivals = [*control, *make_boots(OTHER, [1 / 90, 1 / 99, 1 / 109])]
-    widths = []
-    for own in ([one_boot], three_boots):
-        scores = scores_by_arm([*own, *rivals], weights={CELL: 1.0}, board=None)
-        contrast = compare(scores, a=ARM, b=OTHER, confidence=0.95)
-        assert contrast.low is not None
-        assert contrast.high is not None
-        widths.append(contrast.high - contrast.low)
-    assert widths[0] > widths[1]
-    alone = scores_by_arm([one_boot], weights={CELL: 1.0}, board=None)
-    assert len(alone[ARM]) == 1
-
-
-def test_compare_without_replicated_arm_has_no_interval_and_says_why() -> None:
-    contrast = compare({ARM: [0.03], OTHER: [0.04]}, a=ARM, b=OTHER, confidence=0.95)
-    assert contrast.log_ratio == pytest.approx(math.log(0.75))
-    assert (contrast.low, contrast.high, contrast.excludes_zero) == (None, None, None)
-    assert contrast.speedup_bounds is None
-    assert "no arm has two scored boots" in (contrast.reason or "")
-    assert "no interval" in contrast.in_words
-
-
-def test_compare_identical_boots_are_copies_and_give_no_interval() -> None:
-    contrast = compare({ARM: [0.03] * 3, OTHER: [0.04] * 3}, a=ARM, b=OTHER, confidence=0.95)
-    assert contrast.low is None
-    assert "copies" in (contrast.reason or "")
-
-
-def test_compare_arm_without_scores_is_not_comparable() -> None:
-    contrast = compare({ARM: [0.03, 0.031], OTHER: []}, a=ARM, b=OTHER, confidence=0.95)
-    assert contrast.log_ratio is None
-    assert contrast.speedup is None
-    assert contrast.num_boots == (2, 0)
-    assert "not comparable (probabilistic+block-5: no scored boot)" in contrast.in_words
-
-
-def test_compare_known_score_adds_neither_variance_nor_degrees_of_freedom() -> None:
-    scores = {ARM: [0.030, 0.033, 0.031], BASELINE: [0.081, 0.081, 0.081]}
-    free = compare(scores, a=ARM, b=BASELINE, confidence=0.95)
-    known = compare(scores, a=ARM, b=BASELINE, confidence=0.95, fixed={BASELINE})
-    assert (free.degrees_of_freedom, known.degrees_of_freedom) == (4, 2)
-    logs = np.log(scores[ARM])
-    half = 4.302653 * logs.std(ddof=1) / math.sqrt(3)
-    assert known.log_ratio is not None
-    assert known.high == pytest.approx(known.log_ratio + half, rel=1e-5)
-
-
-POSITIVE = st.floats(1e-3, 1e3)
-
-
-@given(
-    a=st.lists(POSITIVE, min_size=1, max_size=4),
-    b=st.lists(POSITIVE, min_size=1, max_size=4),
-    unit=st.floats(1e-2, 1e2),
-    confidence=st.floats(0.6, 0.99),
-)
-def test_compare_is_antisymmetric_and_free_of_units(
-    a: list[float], b: list[float], unit: float, confidence: float
-) -> None:
-    forth = compare({ARM: a, OTHER: b}, a=ARM, b=OTHER, confidence=confidence)
-    back = compare({ARM: a, OTHER: b}, a=OTHER, b=ARM, confidence=confidence)
-    assert forth.log_ratio is not None
-    assert back.log_ratio == pytest.approx(-forth.log_ratio)
-    assume(forth.low is not None and forth.high is not None)
-    assert forth.low is not None
-    assert forth.high is not None
-    assert forth.low <= forth.log_ratio <= forth.high
-    assert back.low == pytest.approx(-forth.high)
-    assume(forth.high - forth.low > 1e-9)
-    scaled = compare(
-        {ARM: [v * unit for v in a], OTHER: [v * unit for v in b]},
-        a=ARM,
-        b=OTHER,
-        confidence=confidence,
-    )
-    assert scaled.log_ratio == pytest.approx(forth.log_ratio, abs=1e-9)
-    assert scaled.high == pytest.approx(forth.high, rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize("sigma", [0.02, 0.15])
-def test_compare_covers_the_truth_as_often_as_it_says(sigma: float) -> None:
-    rng = np.random.default_rng(7)
-    truth = {ARM: math.log(0.030), OTHER: math.log(0.033), THIRD: math.log(0.04)}
-    num_studies, hits = 2000, 0
-    for _ in range(num_studies):
-        scores = {arm: np.exp(rng.normal(mean, sigma, 3)) for arm, mean in truth.items()}
-        contrast = compare(
-            {arm: values.tolist() for arm, values in scores.items()},
-            a=ARM,
-            b=OTHER,
-            confidence=0.95,
-        )
-        assert contrast.low is not None
-        assert contrast.high is not None
-        hits += contrast.low <= truth[ARM] - truth[OTHER] <= contrast.high
-    assert 0.93 <= hits / num_studies <= 0.97
-
-
-def test_compare_cell_uses_the_cells_own_blocks() -> None:
-    boots = [
-        *make_boots(ARM, [0.030, 0.031], cells=(CELL, WIDE_CELL)),
-        *make_boots(OTHER, [0.040, 0.041], cells=(CELL,)),
-    ]
-    common: dict[str, Any] = {"a": ARM, "b": OTHER, "confidence": 0.95}
-    near = compare_cell(boots, cell=CELL, board=None, **common)
-    assert near.speedup == pytest.approx(math.sqrt(0.04 * 0.041 / (0.03 * 0.031)))
-    assert compare_cell(boots, cell=WIDE_CELL, board=None, **common).log_ratio is None
-    assert compare_cell(boots, cell=CELL, board=BOARD, **common).speedup == pytest.approx(
-        (BOARD.step_time_s(5, 1)) / BOARD.step_time_s(7, 1)
-    )
-
-
-def test_compare_ttft_ignores_boots_without_times() -> None:
-    boots = [*make_boots(ARM, [0.03] * 2, ttft_s=0.4), *make_boots(OTHER, [0.03] * 2, ttft_s=0.2)]
-    silent = make_boot(ARM, [make_block(ARM, ttft_s=(), length=4.0)], replicate=9)
-    contrast = compare_ttft([*boots, silent], cell=CELL, a=ARM, b=OTHER, confidence=0.95)
-    assert contrast.log_ratio == pytest.approx(math.log(2))
-    assert contrast.num_boots == (2, 2)
-
-
 def test_known_arms_are_baselines_under_a_board_model() -> None:
     assert known_arms([BASELINE, ARM], BOARD) == {BASELINE}
     assert known_arms([BASELINE, ARM], None) == frozenset()
@@ -281,8 +154,6 @@ def test_independent_boots_equal_counters_are_one_observation() -> None:
         (ARM.key, 1),
         (ARM.key, 2),
     ]
-    scores = scores_by_arm([copy, third, first, second], weights={CELL: 1.0}, board=None)
-    assert scores[ARM] == pytest.approx((0.030, 0.031, 0.032))
 
 
 def test_geometric_mean_skips_none() -> None:
@@ -318,7 +189,8 @@ def test_summarise_counts_boots_blocks_and_the_worst_capacity() -> None:
         2,
         1,
     )
-    assert ours.objective_s == pytest.approx(math.sqrt(0.030 * 0.034))
+    # The two boots accept a little differently, and the objective takes them together.
+    assert ours.objective_s == pytest.approx(math.sqrt(0.030 * 0.034), rel=1e-5)
     assert (ours.status, ours.reason) == ("failed", "the node vanished")
     assert (ours.kv_cache_tokens, ours.boot_time_s) == (300, 40.0)
     assert (other.status, other.kv_cache_tokens) == ("ok", 200)

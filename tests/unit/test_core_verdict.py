@@ -71,9 +71,9 @@ def test_decide_clear_winner_is_promoted_with_its_figures_in_words() -> None:
     assert promotable(verdict)
     assert verdict.sentences[0].startswith(
         "probabilistic+block-7 emits a token in 33.1 ms per stream against 82.0 ms without "
-        "speculation, which serves now: 2.48 times as fast (95 % interval 2.39 to 2.57"
+        "speculation, which serves now: 2.48 times as fast (95 % interval 2.38 to 2.58"
     )
-    assert verdict.sentences[0].endswith("3 and 3 boots).")
+    assert verdict.sentences[0].endswith("3 and 3 boots with 3 and 3 blocks).")
     assert gates_of(verdict) == {
         "better": True,
         "cells": True,
@@ -331,6 +331,12 @@ def test_verdict_to_dict_is_plain_json() -> None:
     assert plain["winner"] == "0.32.0/probabilistic+block-7"
     assert plain["ranking"][0]["speedup"] == pytest.approx(2.48, abs=0.01)
     assert [cell["num_boots"] for cell in plain["ranking"][0]["cells"]] == [3]
+    assert plain["ranking"][0]["compared_boots"] == [3, 3]
+    assert plain["ranking"][0]["compared_blocks"] == [3, 3]
+    assert 0 < plain["ranking"][0]["boot_share_of_variance"] <= 1
+    assert plain["ranking"][0]["method"].startswith("step times by boot, acceptance lengths pooled")
+    assert plain["ranking"][0]["no_interval"] is None
+    assert plain["outliers"] == []
     assert plain["premises"]["engine_build"] == "0.32.0"
     assert plain["gates"][-1] == {
         "name": "canaries",

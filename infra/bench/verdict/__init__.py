@@ -1,0 +1,1 @@
+"""How often the verdict is right, over simulated studies."""
