@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrator.adapters import mlflow_tracker
+from orchestrator.adapters.argument_files import with_contents
 from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
 from orchestrator.adapters.model_folder import model_digests
 from orchestrator.adapters.node import LocalNode
@@ -103,14 +104,14 @@ def load_client(config: StudyConfig, workload: Workload) -> HttpLoad:
 
 def study_inputs(config: StudyConfig, workload: Workload) -> StudyInputs:
     """Return what every boot of the study is given; the models as they lie on this node."""
-    load = config.load
+    load, known = config.load, content_digests()
     return StudyInputs(
-        engine_args=config.engine.args,
+        engine_args=with_contents(config.engine.args, known),
         models=model_digests(
             resolve(config.target.path),
             None if config.draft is None else resolve(config.draft.path),
             config.engine.args,
-            content_digests(),
+            known,
         ),
         workload_digest=workload.digest,
         sampling={

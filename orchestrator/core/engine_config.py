@@ -7,18 +7,23 @@ import math
 import re
 from collections.abc import Mapping
 
+from orchestrator.core.identity import digest
 from orchestrator.core.secrecy import scrub
 
 SOME_PATH = "(a path)"
 """Stands where a path stood: that one is set may matter, where it lies does not."""
 
 # Digested by content (`ModelDigests`), or a name that differs from boot to boot.
-_MODELS = frozenset(
+_MODELS = frozenset({"model", "tokenizer", "served_model_name", "chat_template"})
+
+CONTENTS = frozenset(
     {
-        *("model", "tokenizer", "hf_config_path", "model_weights", "served_model_name"),
-        *("chat_template", "lora_modules"),
+        *("lora_modules", "hf_config_path", "model_weights", "quantization_param_path"),
+        *("tool_parser_plugin", "reasoning_parser_plugin", "io_processor_plugin", "config"),
     }
 )
+"""Arguments that name files or folders whose content changes what is computed."""
+
 # Measured per boot, or drawn: what they hold is a fact of the boot and stands in `EngineFacts`.
 # kv_cache_memory_bytes is what a profile found, unless it was asked for; then it is an argument.
 _PER_BOOT = frozenset(
@@ -66,14 +71,20 @@ def reduced_arguments(args: Mapping[str, object]) -> dict[str, object]:
     A command line is text, so 7 and "7" are equal, and 0.9 is not "0.90"; a mapping reaches it as
     JSON, in which 7 and "7" differ. True is the flag and false its opposite, neither is a text.
     None is left out. Names are compared with underscores. Models, paths, ports and seeds are left
-    out or reduced as in ``reduced_config``.
+    out or reduced as in ``reduced_config``. Of what ``CONTENTS`` names, digests of the content
+    should stand in place of paths; a path that is left could not be read, and differs from every
+    other.
     """
     told: dict[str, object] = {}
     for name, value in args.items():
         key, said = name.replace("-", "_").lstrip("_"), value
         if key.startswith("no_") and isinstance(value, bool):
             key, said = key.removeprefix("no_"), not value
-        if said is not None and key not in _MODELS | _UNASKED and not _PLACE.search(key):
+        if said is None or key in _MODELS | _UNASKED:
+            continue
+        if key in CONTENTS:
+            told[key] = _of_content(said)
+        elif not _PLACE.search(key):
             reduce = _of_generation if key == "generation_config" else _on_command_line
             told[key] = reduce(said)
     plain = scrub(told)
@@ -114,6 +125,24 @@ def _reduced(value: object) -> object:
 def _of_generation(value: object) -> object:
     """Return the named source of sampling defaults; a folder, even a relative one, is a path."""
     return value if value in ("auto", "vllm") else SOME_PATH
+
+
+def _of_content(value: object) -> object:
+    """Return what names contents, with a digest in place of each path that is left."""
+    if isinstance(value, Mapping):
+        return {str(name): _of_content(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_of_content(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if value.lstrip()[:1] in ("{", "["):
+        try:
+            return _of_content(json.loads(value))
+        except (ValueError, RecursionError):
+            pass  # vLLM will say so
+    name, equals, place = value.rpartition("=")
+    unread = f"unread {digest({'path': place})}" if _PATH.fullmatch(place) else _text(place)
+    return f"{name}{equals}{unread}"
 
 
 def _text(value: str) -> str:

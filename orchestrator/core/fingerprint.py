@@ -38,7 +38,7 @@ class StudyInputs:
     """What a study has every boot do; the arm is told by the engine."""
 
     engine_args: Mapping[str, object]
-    """As the study states them."""
+    """As the study states them, with digests in place of the files that ``CONTENTS`` name."""
     models: ModelDigests
     """Of the folders on the trial's own node: a copy elsewhere may be another."""
     workload_digest: str

@@ -29,20 +29,28 @@ _PROC = Path("/proc")
 _PREFIXES = (
     *("VLLM_", "CUDA_", "NCCL_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "FLASHINFER_", "PYTORCH_"),
     *("OMP_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "NVIDIA_", "KMP_", "MKL_", "CUTE_", "DG_"),
+    *("GOMP_", "DNNL_", "ONEDNN_", "ATEN_", "OPENBLAS_", "MALLOC_"),
 )
-_NAMES = frozenset({"LD_PRELOAD"})
+_NAMES = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
+# Of an image, and not asked of anything.
+_LABELS = frozenset({"CUDA_VERSION", "NCCL_VERSION", "CUDNN_VERSION", "NVIDIA_PRODUCT_NAME"})
 # Words of a name that make it a place, a log, a limit on waiting, or one device of many.
 _PLACES = frozenset(
     {
         *("HOME", "HOST", "HOSTNAME", "IP", "ADDR", "PORT", "URL", "URI", "ENDPOINT", "SERVER"),
         *("IFNAME", "HCA", "ROOT", "DIR", "TMPDIR", "TIMEOUT", "LOG", "LOGS", "LOGGING", "DEBUG"),
-        *("TRACE", "USAGE", "STATS", "TRACK", "RANK", "UUID", "DEVICES", "REQUIRE", "VERSION"),
+        *("TRACE", "USAGE", "STATS", "TRACK", "RANK", "UUID", "DEVICES", "REQUIRE"),
     }
 )
 _SECRETS = re.compile(r"(?i)key|secret|passw|credential|auth|pwd|token(?!s_|s$|iz|_threshold)")
 _KEY_LIKE = re.compile(r"\b(?:hf_|sk-|ghp_|nvapi-|github_pat_)[\w-]{8,}|://|\beyJ[\w-]{8,}\.")
 _DRIVER = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
-_SOME_PATH = "(a path)"
+# Libraries that compute, allocate or talk to the device; a folder of the system has thousands more.
+_LIBRARIES = re.compile(
+    r"lib(?:cu|nv|nccl|torch|c10|gomp|iomp|omp|stdc|tcmalloc|jemalloc|mimalloc|mkl|dnnl|openblas)"
+)
+_SETTINGS = (".json", ".yaml", ".yml", ".toml", ".py")
+_READ_BYTES = 1 << 20
 
 
 def build_facts(spec: EngineSpec, env: Mapping[str, str]) -> dict[str, Any]:
@@ -67,8 +75,8 @@ def build_facts(spec: EngineSpec, env: Mapping[str, str]) -> dict[str, Any]:
 
 def cache_key(build: Mapping[str, Any]) -> str:
     """Return 16 hex digits that compile caches are kept under: other builds get other caches."""
-    names = ("wheel", "image_digest", "packages", "torch_commit", "cuda", "driver", "machine")
-    text = json.dumps({name: build.get(name) for name in names}, sort_keys=True)
+    names = ("wheel", "image_digest", "packages", "plugins", "torch_commit", "cuda", "driver")
+    text = json.dumps({name: build.get(name) for name in (*names, "machine")}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -86,17 +94,66 @@ def cache_variables(folder: str, build: Mapping[str, Any]) -> dict[str, str]:
 def kernel_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that change graphs or kernels, without secrets and places.
 
-    A value that is a path only says that there is one.
+    A value that names files or folders is told by what lies there, see ``path_contents``.
     """
     return {
-        name: _SOME_PATH if _is_path(value) else value.encode(errors="backslashreplace").decode()
+        name: path_contents(value) if _is_path(value) else _whole(value)
         for name, value in sorted(env.items())
         if (name.startswith(_PREFIXES) or name in _NAMES)
+        and name not in _LABELS
         and not _PLACES & set(name.split("_"))
         and not _is_cache_folder(name, value)
         and not (_SECRETS.search(name) or ("TOKENS" in name and not value.isdecimal()))
         and not _KEY_LIKE.search(value)
     }
+
+
+def path_contents(value: str) -> str:
+    """Return paths of a variable by what lies there, 16 hex digits each, in their order.
+
+    Of a file counts its size and first MiB, of a folder its settings (``*.json`` and the like, by
+    content) and its libraries that compute (by name and size). What is not there is told by a
+    digest of its path, so that it equals nothing else.
+    """
+    parts = [part for part in re.split(r"[:, ]", value) if part]
+    return ":".join(_content_of(Path(part).expanduser()) for part in parts)
+
+
+def _content_of(path: Path) -> str:
+    try:
+        if path.is_file():
+            told = _file_content(path)
+        elif path.is_dir():
+            files = sorted(file for file in path.iterdir() if file.is_file())
+            told = json.dumps(
+                [
+                    (
+                        file.name,
+                        file.stat().st_size if _LIBRARIES.match(file.name) else _file_content(file),
+                    )
+                    for file in files
+                    if _LIBRARIES.match(file.name) or file.suffix in _SETTINGS
+                ]
+            )
+        else:
+            return f"unread-{_short(_whole(str(path)))}"
+    except OSError:
+        return f"unread-{_short(_whole(str(path)))}"
+    return _short(told)
+
+
+def _file_content(file: Path) -> str:
+    with file.open("rb") as stream:
+        start = hashlib.sha256(stream.read(_READ_BYTES)).hexdigest()
+    return f"{file.stat().st_size} {start}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _whole(value: str) -> str:
+    return value.encode(errors="backslashreplace").decode()
 
 
 def driver_version(proc: Path) -> str | None:
@@ -140,7 +197,7 @@ def _installed(python: str, pythonpath: str) -> dict[str, Any]:
         answer = json.loads(_installed_text(python, pythonpath))
     except (OSError, subprocess.SubprocessError, ValueError):
         answer = None
-    names = ("python", "wheel", "packages", "cuda", "hip", "torch_commit")
+    names = ("python", "wheel", "packages", "plugins", "cuda", "hip", "torch_commit")
     told = answer if isinstance(answer, dict) else {}
     return {name: told.get(name) for name in names}
 

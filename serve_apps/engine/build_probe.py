@@ -8,10 +8,13 @@ import base64
 import csv
 import hashlib
 import json
+import os
 import platform
 import re
 import sys
+import uuid
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 _DIST_INFO = re.compile(r"(?P<name>[\w.]+)-(?P<version>[^-]+)\.dist-info")
 # What compiles, computes or samples; versions of the rest cannot change a number.
@@ -21,6 +24,10 @@ _PACKAGES = re.compile(
     r"|quack-kernels|tilelang|apache-tvm-ffi|helion|nvidia-(?!ml-py)[\w-]+|cuda-[\w-]+"
 )
 _ENGINE = "vllm/__init__.py"
+_SOURCE = (".py", ".json", ".jinja")
+# Groups such as vllm.general_plugins, whose code runs inside of the engine.
+_PLUGIN = re.compile(r"^\[vllm\.[\w.]+\]$", re.MULTILINE)
+_ENTRY = re.compile(r"^[^\[#=\n]+=\s*(?P<module>\w+)[\w.]*\s*(?::|$)", re.MULTILINE)
 
 
 def installed() -> "dict[str, tuple[str, Path]]":
@@ -61,7 +68,7 @@ def content(file: Path, digest: str, size: str) -> str:
     A wheel's libraries have gigabytes; its source has some ten megabytes, and is what gets patched.
     """
     try:
-        if file.suffix in (".py", ".json", ".jinja"):
+        if file.suffix in _SOURCE:
             algorithm, _, _ = digest.partition("=")
             seen = hashlib.new(algorithm, file.read_bytes()).digest()
             return f"{algorithm}={base64.urlsafe_b64encode(seen).rstrip(b'=').decode()}"
@@ -73,11 +80,13 @@ def content(file: Path, digest: str, size: str) -> str:
 def wheel(name: str, version: str, info: Path) -> "dict[str, object]":
     """Return the engine's distribution: name, version, digest of its files, and what was changed.
 
-    An editable install lists none of its files, so that it has no digest.
+    An editable install lists none of its files: they are looked up where they lie. Where they are
+    not found the digest is like no other, that of the next look included.
     """
     rows = records(info)
     told: dict[str, object] = {"name": name, "version": version, "digest": None, "changed": []}
     if _ENGINE not in {path for path, _, _ in rows}:
+        told["digest"] = module_digest("vllm", info)
         return told
     seen = hashlib.sha256()
     changed = []
@@ -98,7 +107,66 @@ def engine_wheel(found: "dict[str, tuple[str, Path]]") -> "dict[str, object] | N
     """
     named = [(name, *found[name]) for name in found if name.split("-")[0] == "vllm"]
     wheels = [wheel(*each) for each in named]
-    return next((each for each in wheels if each["digest"]), wheels[0] if wheels else None)
+    known = (each for each in wheels if each["digest"])
+    return next(known, {**wheels[0], "digest": f"unknown {uuid.uuid4().hex}"} if wheels else None)
+
+
+def module_digest(module: str, info: Path) -> "str | None":
+    """Return the digest of a module's files where it would be imported from; None: not found.
+
+    Source counts by its content, libraries by their size; no path enters.
+    """
+    for folder in (*map(Path, sys.path), *editable_folders(info)):
+        if (folder / module / "__init__.py").is_file():
+            return tree_digest(folder / module)
+        if (folder / f"{module}.py").is_file():
+            return hashlib.sha256((folder / f"{module}.py").read_bytes()).hexdigest()
+    return None
+
+
+def editable_folders(info: Path) -> "list[Path]":
+    """Return the folders that an editable install may have its modules in."""
+    try:
+        told = json.loads((info / "direct_url.json").read_text(encoding="utf-8"))
+        place = urlsplit(told["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    root = Path(unquote(place.path))
+    return [root, root / "src"] if place.scheme == "file" else []
+
+
+def tree_digest(root: Path) -> str:
+    """Return the digest of source and libraries below a folder."""
+    seen = hashlib.sha256()
+    for place, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != "__pycache__" and name[0] != ".")
+        for name in sorted(files):
+            file = Path(place, name)
+            if not (file.suffix in (*_SOURCE, ".so", ".cu", ".cuh") and file.is_file()):
+                continue
+            found = f"size={file.stat().st_size}"
+            if file.suffix in _SOURCE:
+                found = hashlib.sha256(file.read_bytes()).hexdigest()
+            seen.update(f"{file.relative_to(root)}\0{found}\n".encode(errors="backslashreplace"))
+    return seen.hexdigest()
+
+
+def plugins(found: "dict[str, tuple[str, Path]]") -> "dict[str, dict[str, object]]":
+    """Return version and digest of what adds code to the engine by an entry point of its own."""
+    told: dict[str, dict[str, object]] = {}
+    for name, (version, info) in sorted(found.items()):
+        try:
+            text = (info / "entry_points.txt").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        sections = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
+        texts = [each for each in sections if _PLUGIN.match(each.partition("\n")[0].strip())]
+        modules = {match["module"] for each in texts for match in _ENTRY.finditer(each)} - {"vllm"}
+        if modules:
+            unknown = f"unknown {uuid.uuid4().hex}"
+            digests = {module: module_digest(module, info) or unknown for module in sorted(modules)}
+            told[name] = {"version": version, "modules": digests}
+    return told
 
 
 def torch_build(info: Path) -> "dict[str, object]":
@@ -122,6 +190,7 @@ def main() -> None:
         "packages": {
             name: version for name, (version, _) in found.items() if _PACKAGES.fullmatch(name)
         },
+        "plugins": plugins(found),
         "cuda": build.get("cuda"),
         "hip": build.get("hip"),
         "torch_commit": build.get("git_version"),

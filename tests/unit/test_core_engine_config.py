@@ -101,6 +101,7 @@ def test_number_that_is_no_json_is_told_as_text() -> None:
         ({"download_dir": "/a"}, {"download_dir": "/b"}),
         ({"generation_config": "models/a"}, {"generation_config": "/models/b"}),
         ({"tokenizer": "/a"}, {}),
+        ({"lora_modules": ["a=sha256 1f"]}, {"lora-modules": ["a=sha256 1f"]}),
     ],
 )  # fmt: skip
 def test_arguments_that_ask_the_same_are_equal(a: dict[str, Any], b: dict[str, Any]) -> None:
@@ -120,10 +121,32 @@ def test_arguments_that_ask_the_same_are_equal(a: dict[str, Any], b: dict[str, A
         ({"compilation_config": {"mode": 3}}, {"compilation_config": {"mode": "3"}}),
         ({"generation_config": "vllm"}, {"generation_config": "auto"}),
         ({"sizes": [1, 2]}, {"sizes": [2, 1]}),
+        ({"lora_modules": ["a=/x/a"]}, {"lora_modules": ["a=/x/b"]}),
+        ({"lora_modules": ["a=sha256 1f"]}, {"lora_modules": ["a=sha256 2f"]}),
+        ({"lora_modules": ['{"name": "a", "path": "/x"}']},
+         {"lora_modules": ['{"name": "a", "path": "/y"}']}),
+        ({"hf_config_path": "/a"}, {"hf_config_path": "/b"}),
+        ({"hf_config_path": "/a"}, {}),
+        ({"hf_config_path": "/a"}, {"hf_config_path": "sha256 1f"}),
+        ({"model_weights": "s3://a"}, {"model_weights": "s3://b"}),
+        ({"quantization_param_path": "/a"}, {}),
+        ({"tool_parser_plugin": "/a.py"}, {"tool_parser_plugin": "/b.py"}),
+        ({"reasoning_parser_plugin": "a.py"}, {"reasoning_parser_plugin": "b.py"}),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_ask_for_something_else_differ(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert canonical(reduced_arguments(a)) != canonical(reduced_arguments(b))
+
+
+def test_resolved_config_tells_what_weights_and_adapters_were_taken() -> None:
+    for name in ("lora_modules", "model_weights"):
+        assert reduced_config({"model_config": {name: "s3://a"}}) != reduced_config(
+            {"model_config": {name: "s3://b"}}
+        )
+
+
+def test_path_of_a_content_that_could_not_be_read_is_not_told() -> None:
+    assert "/x/a" not in repr(reduced_arguments({"lora_modules": ["a=/x/a"], "config": "/x/a"}))
 
 
 def test_argument_that_is_broken_json_stays_text() -> None:

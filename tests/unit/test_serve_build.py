@@ -106,14 +106,71 @@ def test_file_that_was_patched_in_place_changes_the_digest(tmp_path: Path, file:
     assert wheel["changed"] == [file]
 
 
-def test_editable_install_has_no_digest(tmp_path: Path) -> None:
-    write_wheel(tmp_path, "vllm", {"__editable___vllm_finder.py": ""})
-
+def bare_wheel(site: Path) -> dict[str, Any]:
     # The interpreter beneath this environment has no engine of its own.
     bare = str(Path(sys.base_prefix) / "bin" / "python3")
-    wheel = build_facts(spec(bare), {"PYTHONPATH": str(tmp_path)})["wheel"]
+    wheel = build_facts(spec(bare), {"PYTHONPATH": str(site)})["wheel"]
+    assert isinstance(wheel, dict)
+    return wheel
 
-    assert (wheel["version"], wheel["digest"]) == ("9.9.0", None)
+
+def write_editable(site: Path, source: Path, text: str) -> None:
+    info = write_wheel(site, "vllm", {"__editable___vllm_finder.py": ""})
+    (source / "vllm").mkdir(parents=True)
+    (source / "vllm" / "__init__.py").write_text(text)
+    url = {"url": source.as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(url))
+
+
+def test_editable_install_is_known_by_its_files_where_they_lie(tmp_path: Path) -> None:
+    digests = []
+    for number, text in enumerate(("x = 1", "x = 1", "x = 2")):
+        site = tmp_path / str(number)
+        write_editable(site, tmp_path / f"source {number}", text)
+        digests.append(bare_wheel(site)["digest"])
+
+    assert len(digests[0]) == 64
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_editable_install_whose_files_are_not_found_equals_no_other(tmp_path: Path) -> None:
+    digests = set()
+    for name in ("a", "b"):
+        write_wheel(tmp_path / name, "vllm", {"__editable___vllm_finder.py": ""})
+        wheel = bare_wheel(tmp_path / name)
+        assert (wheel["version"], wheel["digest"][:8]) == ("9.9.0", "unknown ")
+        digests.add(wheel["digest"])
+
+    assert len(digests) == 2
+
+
+def write_plugin(site: Path, version: str, text: str, group: str = "vllm.general_plugins") -> None:
+    info = write_wheel(site, "patches", {"patching/__init__.py": text}, version)
+    (info / "entry_points.txt").write_text(
+        f"[console_scripts]\nrun = other:main\n\n[{group}]\nx = patching.sub:patch\n"
+    )
+
+
+def test_plugin_of_the_engine_is_known_by_version_and_files(tmp_path: Path) -> None:
+    sites = [("1.0", "x = 1"), ("1.0", "x = 2"), ("2.0", "x = 1"), ("1.0", "x = 1")]
+    told, keys = [], set()
+    for number, (version, text) in enumerate(sites):
+        site = tmp_path / str(number)
+        write_plugin(site, version, text)
+        facts = facts_of(site)
+        told.append(facts["plugins"]["patches"])
+        keys.add(cache_key(facts))
+
+    assert told[0] == told[3]
+    assert told[0]["version"] == "1.0"
+    assert list(told[0]["modules"]) == ["patching"]
+    assert len({json.dumps(each) for each in told}) == 3
+    assert len(keys) == 3
+
+
+def test_package_with_other_entry_points_is_no_plugin(tmp_path: Path) -> None:
+    write_plugin(tmp_path, "1.0", "x = 1", group="pytest11")
+    assert "patches" not in facts_of(tmp_path)["plugins"]
 
 
 @pytest.mark.parametrize("python", ["/none/bin/python", "/bin/false"])
@@ -170,13 +227,47 @@ def test_place_log_or_secret_is_not_told(name: str, value: str) -> None:
     assert kernel_variables({name: value}) == {}
 
 
-def test_path_of_a_variable_only_says_that_there_is_one() -> None:
-    told = kernel_variables(
-        {"VLLM_TUNED_CONFIG_FOLDER": "/etc/tuned", "LD_PRELOAD": "/a.so:/b.so", "VLLM_X": "\udcff"}
-    )
-    assert told == {
-        "LD_PRELOAD": "(a path)", "VLLM_TUNED_CONFIG_FOLDER": "(a path)", "VLLM_X": "\\udcff",
-    }  # fmt: skip
+def test_file_of_a_variable_is_told_by_its_content(tmp_path: Path) -> None:
+    names = ("a", "moved/a", "b")
+    for name, text in zip(names, ("one", "one", "two"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    a, moved, b = (kernel_variables({"LD_PRELOAD": str(tmp_path / name)}) for name in names)
+
+    assert a == moved != b
+    assert str(tmp_path) not in repr(a)
+    both = kernel_variables({"LD_PRELOAD": f"{tmp_path / 'a'}:{tmp_path / 'b'}"})
+    assert both == {"LD_PRELOAD": f"{a['LD_PRELOAD']}:{b['LD_PRELOAD']}"}
+
+
+def test_folder_of_libraries_or_settings_is_told_by_what_counts_in_it(tmp_path: Path) -> None:
+    files = ("libcudart.so.13", "libcudart.so.13", "libcudart.so.12", "tuned.json")
+    told = []
+    for number, name in enumerate(files):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_text("content")
+        (folder / f"note{number}.txt").write_text("no matter")
+        told.append(kernel_variables({"LD_LIBRARY_PATH": str(folder)})["LD_LIBRARY_PATH"])
+
+    assert told[0] == told[1]
+    assert len(set(told)) == 3
+    (tmp_path / "3" / "tuned.json").write_text("another")
+    assert kernel_variables({"VLLM_TUNED_CONFIG_FOLDER": str(tmp_path / "3")}) != {
+        "VLLM_TUNED_CONFIG_FOLDER": told[3]
+    }
+
+
+def test_path_of_a_variable_that_is_not_there_differs_from_every_other() -> None:
+    a, b = (kernel_variables({"LD_LIBRARY_PATH": f"/none/{name}"}) for name in "ab")
+    assert a != b
+    assert "none" not in repr(a)
+    assert kernel_variables({"VLLM_X": "\udcff"}) == {"VLLM_X": "\\udcff"}
+
+
+@pytest.mark.parametrize("name", ["VLLM_FLASH_ATTN_VERSION", "ATEN_CPU_CAPABILITY", "MALLOC_CONF"])
+def test_variable_that_names_a_kernels_kind_is_kept(name: str) -> None:
+    assert kernel_variables({name: "2", "CUDA_VERSION": "13.0"}) == {name: "2"}
 
 
 @pytest.mark.parametrize(
