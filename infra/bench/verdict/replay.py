@@ -62,7 +62,7 @@ BOTH, DRAFT_ALONE, RULE_ALONE = (
     "greedy+block-5",
 )
 PLAIN = "greedy+standard-5"
-_ALONE = (
+ALONE = (
     (DRAFT_ALONE, [f"c{streams}_t0.7" for streams in (1, 2, 4, 8, 16)]),
     (RULE_ALONE, ["c2_t1", "c8_t1"]),
 )
@@ -189,7 +189,7 @@ def _article_lines() -> Iterator[str]:
     for how, answer in (("as one boot", best), ("as a boot each", boots)):
         yield f"34.8 (39.7, 33.1, 31.5) against 29.3, the runs taken {how}:"
         yield f"  {answer.outcome}: {answer.sentences[0]}"
-    for label, cells in (*_ALONE, (DRAFT_ALONE, ["c1_t0.7"])):
+    for label, cells in (*ALONE, (DRAFT_ALONE, ["c1_t0.7"])):
         answer = ask_article(reference=PLAIN, cells=cells, runs_are="boots", arms=[label, PLAIN])
         yield f"{label} alone against {PLAIN} at {', '.join(cells)}, the runs as a boot each:"
         yield f"  {answer.outcome}: {' '.join(answer.sentences)}"

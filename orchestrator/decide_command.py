@@ -1,0 +1,206 @@
+"""``python -m orchestrator decide``: the verdict from files alone. No Ray, no MLflow, no study."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.decide_report import answer_record, format_answers
+from orchestrator.errors import ConfigError
+from orchestrator.results.answer import answers
+from orchestrator.results.columns import is_known, near_match
+from orchestrator.results.doubts import sift
+from orchestrator.results.files import Raw, ReadOptions, read_raw
+from orchestrator.results.observation import MEASURE_SCHEMA, Observation, observe
+from orchestrator.results.question import Question
+
+SCHEMA = "specpilot.decide/1"
+"""Changes when a key of the printed record changes its meaning; see docs/decide.md."""
+HELP = "give the verdict from files of results alone"
+DESCRIPTION = f"""\
+{HELP}: CSV or JSON lines with one row a block or a run, blocks.json of trials, records of
+measure --json. docs/decide.md has the columns. Files are read and nothing else: no number of
+theirs enters a study.
+
+exit status: 0 a winner for each engine build in the files; 3 no winner (what serves now is kept,
+no difference, or these rows cannot tell); 2 bad input, each row and value named
+"""
+MAX_FAULTS = 20
+NOTHING_TO_PROMOTE = 3
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    """Add the subcommand ``decide`` and return its parser."""
+    parser = subparsers.add_parser(
+        "decide",
+        help=HELP,
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    text = "label of the arm that serves now, such as greedy+standard-5 (default: no speculation)"
+    parser.add_argument("--reference", metavar="ARM", help=text)
+    text = "the traffic's shares, such as c1_t0.7=3,c16_t0.7=1 (default: common cells alike)"
+    parser.add_argument("--weights", default="", metavar="CELL=W,...", help=text)
+    text = "coverage of the intervals (default 0.95)"
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help=text)
+    text = "what rows without a boot are: repeats in one boot of their arm (default) or a boot each"
+    parser.add_argument("--runs-are", choices=("blocks", "boots"), default="blocks", help=text)
+    text = "read column COLUMN of the files as NAME; may be repeated"
+    parser.add_argument("--column", action="append", default=[], metavar="NAME=COLUMN", help=text)
+    text = "what all rows have in common and do not say; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+    text = "leave out rows with this value; may be repeated"
+    parser.add_argument(
+        "--leave-out", action="append", default=[], metavar="COLUMN=VALUE", help=text
+    )
+    text = "do not read this column; may be repeated"
+    parser.add_argument("--ignore", action="append", default=[], metavar="COLUMN", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answer and return the exit status.
+
+    Raises:
+        ConfigError: An option or a row cannot be so; rows are named, each with its fault.
+    """
+    question = Question(
+        reference=args.reference,
+        weights=_weights(args.weights),
+        confidence=_confidence(args.confidence),
+        runs_are=args.runs_are,
+    )
+    observations, notes = read_observations(args.files, _options(args))
+    sifted = sift(observations)
+    found = answers(sifted.observations, question)
+    doubts = (*notes, *sifted.doubts)
+    if args.json:
+        record = {
+            "schema": SCHEMA,
+            "num_rows": len(sifted.observations),
+            "doubts": list(doubts),
+            "answers": [answer_record(answer) for answer in found],
+        }
+        sys.stdout.write(json.dumps(record, indent=1) + "\n")
+    else:
+        lines = format_answers(found, doubts=doubts, num_rows=len(sifted.observations))
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    won = all(answer.outcome == "winner" for answer in found)
+    return 0 if won else NOTHING_TO_PROMOTE
+
+
+def read_observations(
+    files: list[Path], options: ReadOptions
+) -> tuple[list[Observation], list[str]]:
+    """Return the rows of all files, and notes on what was not read.
+
+    Raises:
+        ConfigError: Rows have faults; all are named, up to a number.
+    """
+    observations: list[Observation] = []
+    notes: list[str] = []
+    faults: dict[str, list[str]] = {}
+    for path in files:
+        raws, num_left_out = read_raw(path, options)
+        unknown, slips = _unknown_columns(raws)
+        for slip in slips:
+            faults.setdefault(slip, []).append(path.name)
+        if unknown:
+            notes.append(f"{path.name}: not read: {', '.join(unknown)}.")
+        if num_left_out:
+            rows = "1 row" if num_left_out == 1 else f"{num_left_out} rows"
+            notes.append(f"{path.name}: {rows} left out as asked.")
+        for raw in raws:
+            observation, wrong = observe(raw)
+            for fault in wrong:
+                faults.setdefault(fault, []).append(raw.where)
+            if observation is not None:
+                observations.append(observation)
+    if faults:
+        raise ConfigError(
+            "decide FILE",
+            f"what is there cannot be so:{_listed(faults)}\n",
+            "correct it, name columns with --column or --set, or leave rows out (--leave-out)",
+        )
+    return observations, notes
+
+
+def _listed(faults: Mapping[str, Sequence[str]]) -> str:
+    """Return one line a fault, with the first row that has it and how many others do."""
+    lines = []
+    for fault, places in list(faults.items())[:MAX_FAULTS]:
+        others = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        lines.append(f"\n  {places[0]}{others}: {fault}")
+    more = len(faults) - MAX_FAULTS
+    return "".join(lines) + (f"\n  and {more} other faults" if more > 0 else "")
+
+
+def _unknown_columns(raws: list[Raw]) -> tuple[list[str], list[str]]:
+    """Return the columns that are not read, and those that look like slips of one that is."""
+    rows = [r for r in raws if "block_id" not in r.values and r.values.get("schema") is None]
+    unknown = sorted({name for raw in rows for name in raw.values if name and not is_known(name)})
+    slips = [
+        f"column '{name}' is not known: is it {meant}? (--column {meant}='{name}', or --ignore)"
+        for name in unknown
+        if (meant := near_match(name)) is not None
+        and not any(raw.values.get(meant) not in (None, "") for raw in rows)
+    ]
+    schemas = {str(raw.values["schema"]) for raw in raws if raw.values.get("schema") is not None}
+    slips += [f"schema '{name}' is not known" for name in sorted(schemas - {MEASURE_SCHEMA})]
+    return unknown, slips
+
+
+def _options(args: argparse.Namespace) -> ReadOptions:
+    constants = dict(_pair(text, "--set") for text in args.set)
+    columns = dict(_pair(text, "--column") for text in args.column)
+    for option, names in (("--set", constants), ("--column", columns)):
+        for name in names:
+            if not is_known(name):
+                meant = near_match(name)
+                remedy = f"do you mean {meant}?" if meant else "docs/decide.md has the columns"
+                raise ConfigError(option, f"there is no column '{name}'", remedy)
+    return ReadOptions(
+        columns=columns,
+        constants=constants,
+        left_out=[_pair(text, "--leave-out") for text in args.leave_out],
+        ignored=args.ignore,
+    )
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise ConfigError(option, f"'{text}' has no name and value", "write NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def _weights(text: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part in text.split(",") if text else []:
+        cell, value = _pair(part, "--weights")
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = math.nan
+        if not 0 <= weight < math.inf:
+            raise ConfigError("--weights", f"'{part}' is no share", "write CELL=NUMBER from 0")
+        if cell in weights:
+            raise ConfigError("--weights", f"{cell} stands there twice", "name each cell once")
+        weights[cell] = weight
+    if weights and not sum(weights.values()):
+        raise ConfigError("--weights", "all are 0", "give one cell a weight above 0")
+    return weights
+
+
+def _confidence(value: float) -> float:
+    if not 0.5 <= value < 1:
+        raise ConfigError("--confidence", f"{value:g} is no coverage", "give 0.5 to below 1")
+    return value

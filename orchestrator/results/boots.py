@@ -1,0 +1,103 @@
+"""Rows to boots: which rows were one boot of one arm, and which replicate it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from orchestrator.core.scaling import check_scaling
+from orchestrator.core.types import Arm, Boot, BootStatus, Cell
+from orchestrator.results.observation import Observation
+
+RunsAre = Literal["blocks", "boots"]
+"""What rows that name no boot are taken as: repeats in one boot, or a boot each."""
+UNKNOWN_NODE = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBoot:
+    """The rows of one boot of one arm."""
+
+    arm: Arm
+    name: str
+    is_stated: bool
+    """Whether the rows name their boot."""
+    rows: tuple[Observation, ...]
+
+    def seconds_per_token(self, cell: Cell) -> float | None:
+        """Return the mean seconds per output token of one stream over the rows of a cell.
+
+        None without a row of the cell that has a throughput. Rows are means of their runs.
+        """
+        values = [
+            value
+            for row in self.rows
+            if row.cell == cell and row.is_valid and (value := row.seconds_per_token) is not None
+        ]
+        return sum(values) / len(values) if values else None
+
+    def objective(self, weights: Mapping[Cell, float]) -> float | None:
+        """Return the weighted mean over the cells; None when a weighted cell is missing."""
+        total = 0.0
+        for cell, weight in weights.items():
+            value = self.seconds_per_token(cell)
+            if weight > 0 and value is None:
+                return None
+            total += weight * (value or 0.0)
+        return total
+
+
+def row_boots(observations: Sequence[Observation], runs_are: RunsAre) -> tuple[RowBoot, ...]:
+    """Return the boots, by arm and then in the order of the rows.
+
+    Rows that name no boot are one boot of their arm; with ``boots`` the k-th such row of each cell
+    belongs to the arm's k-th boot.
+    """
+    groups: dict[tuple[Arm, str, bool], list[Observation]] = {}
+    seen: dict[tuple[Arm, Cell], int] = {}
+    for item in observations:
+        name = item.boot
+        if name is None:
+            place = (item.arm, item.cell)
+            number = seen.get(place, 0)
+            seen[place] = number + 1
+            name = f"run {number + 1}" if runs_are == "boots" else "not stated"
+        groups.setdefault((item.arm, name, item.boot is not None), []).append(item)
+    return tuple(
+        RowBoot(arm=arm, name=name, is_stated=stated, rows=tuple(rows))
+        for (arm, name, stated), rows in sorted(groups.items(), key=lambda item: item[0][0])
+    )
+
+
+def core_boots(boots: Sequence[RowBoot]) -> tuple[Boot, ...]:
+    """Return the core's records of boots, replicates in row order; rows need their blocks."""
+    counts: dict[Arm, int] = {}
+    found: list[Boot] = []
+    for boot in boots:
+        replicate = counts.get(boot.arm, 0)
+        counts[boot.arm] = replicate + 1
+        trial_id = f"{boot.arm.key}/{boot.name}"
+        blocks = tuple(
+            replace(
+                row.block,
+                boot_id=trial_id,
+                index=index,
+                block_id=f"{trial_id}/{row.cell.key}/{index}",
+            )
+            for index, row in enumerate(row for row in boot.rows if row.block is not None)
+            if row.block is not None
+        )
+        found.append(
+            Boot(
+                trial_id=trial_id,
+                arm=boot.arm,
+                replicate=replicate,
+                node_id=next((row.node for row in boot.rows if row.node), UNKNOWN_NODE),
+                status=BootStatus.OK,
+                reason="",
+                facts=next((row.facts for row in boot.rows if row.facts is not None), None),
+                blocks=check_scaling(blocks),
+            )
+        )
+    return tuple(found)

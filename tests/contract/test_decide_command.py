@@ -1,0 +1,130 @@
+"""``python -m orchestrator decide`` on files: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from result_rows import study_rows, write_csv
+
+from orchestrator import decide_command
+from orchestrator.errors import ConfigError
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*arguments: object) -> int:
+    root = argparse.ArgumentParser()
+    decide_command.add_parser(root.add_subparsers(dest="command"))
+    return decide_command.run(root.parse_args(["decide", *map(str, arguments)]))
+
+
+@pytest.fixture(scope="module")
+def study_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return four boots of two arms in two cells."""
+    busy = [row | {"streams": 8, "seconds": float(str(row["seconds"])) / 4} for row in study_rows()]
+    for row in busy:
+        if row["drafts"]:
+            row |= {"drafts": int(str(row["drafts"])) - 1, "draft_tokens": ""}
+    path = tmp_path_factory.mktemp("study") / "study.csv"
+    return write_csv(path, [*study_rows(), *busy])
+
+
+def test_decide_of_rows_with_counters_names_a_winner_and_what_files_cannot_answer(
+    study_csv: Path, capsys: Capture
+) -> None:
+    status = run(study_csv, "--json")
+
+    record = json.loads(capsys.readouterr().out)
+    assert record["schema"] == "specpilot.decide/1"
+    (answer,) = record["answers"]
+    assert answer["basis"] == "counters"
+    assert answer["reference"].endswith("no-speculation")
+    assert (status, answer["outcome"]) == (0, "winner")
+    assert answer["verdict"]["winner"] == answer["winner"]
+    assert "in_force" in [g["name"] for g in answer["gates"] if g["passed"] is None]
+    assert len(answer["cells"]) == len({(c["cell"], c["arm"]) for c in answer["cells"]})
+
+
+def test_decide_prints_the_verdict_and_its_tables(study_csv: Path, capsys: Capture) -> None:
+    run(study_csv)
+
+    out = capsys.readouterr().out
+    assert "32 rows count" in out
+    assert "vLLM 0.32.0: FASTER: probabilistic+block-7" in out
+    assert "A promotion also asks what files cannot answer" in out
+    assert "Production" not in out
+    assert out.isascii()
+
+
+def test_decide_with_nothing_to_promote_ends_with_three(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "num_speculative_tokens,draft_sample_method,rejection_sample_method,tok_s\n"
+        "7,probabilistic,block,39.7\n7,probabilistic,block,33.1\n7,probabilistic,block,31.5\n"
+        "5,probabilistic,block,29.3\n"
+    )
+    common = ["--set", "engine_build=0.28.0", "--set", "streams=1", "--set", "temperature=0.7"]
+
+    status = run(path, *common, "--reference", "probabilistic+block-5")
+
+    assert status == 3
+    out = capsys.readouterr().out
+    assert "CANNOT TELL from these rows" in out
+    assert "39.7 33.1 31.5" in out
+    assert "what these rows do not show:" in out
+
+
+def test_decide_takes_other_names_and_leaves_rows_out(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "config,k,draft,reject,T,concurrency,tok_s\n"
+        "a,5,greedy,standard,0.7,1,28.5\nb,5,probabilistic,standard,0.7,1,25.7\nmtp,,,,0.7,1,20\n"
+    )
+    names = {
+        "num_speculative_tokens": "k",
+        "draft_sample_method": "draft",
+        "rejection_sample_method": "reject",
+        "temperature": "T",
+        "streams": "concurrency",
+    }
+    options = [text for ours, theirs in names.items() for text in ("--column", f"{ours}={theirs}")]
+    options += ["--set", "engine_build=0.28.0", "--leave-out", "config=mtp"]
+
+    assert run(path, *options, "--reference", "greedy+standard-5") == 3
+
+    out = capsys.readouterr().out
+    assert "1 row left out as asked" in out
+    assert "KEEP: greedy+standard-5" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--weights", "c1_t0.7"], "--weights: 'c1_t0.7' has no name and value"),
+        (["--weights", "c1_t0.7=x"], "--weights: 'c1_t0.7=x' is no share"),
+        (["--weights", "c1_t0.7=-1"], "--weights"),
+        (["--weights", "c1_t0.7=0"], "--weights: all are 0"),
+        (["--weights", "c1_t0.7=1,c1_t0.7=2"], "stands there twice"),
+        (["--weights", "c9_t0.7=1"], "no row is of the cell c9_t0.7"),
+        (["--confidence", "95"], "--confidence: 95"),
+        (["--set", "steams=1"], "--set: there is no column 'steams'; do you mean streams"),
+        (["--column", "speed=tok_s"], "--column: there is no column 'speed'"),
+        (["--ignore", "nothing"], "has no column 'nothing'"),
+        (["--reference", "greedy+block-99"], "--reference: no row is of greedy"),
+    ],
+)
+def test_bad_option_is_refused_with_its_name(
+    study_csv: Path, arguments: list[str], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says.replace("+", r"\+")):
+        run(study_csv, *arguments)
+
+
+def test_decide_needs_neither_ray_nor_mlflow() -> None:
+    names = {name.partition(".")[0] for name in vars(decide_command)}
+    assert not {"ray", "mlflow"} & names
+    assert "orchestrator.decide_command" in sys.modules

@@ -1,0 +1,261 @@
+"""Rows to an answer: what counts, what is compared, and what the rows cannot show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from result_rows import Row, as_raw, make_row, plain_row, study_rows
+
+from orchestrator.errors import ConfigError
+from orchestrator.results.answer import answers
+from orchestrator.results.doubts import Sifted, sift
+from orchestrator.results.observation import Observation, observe
+from orchestrator.results.question import Answer, Question
+
+
+def read(rows: Sequence[Row]) -> list[Observation]:
+    found = []
+    for number, row in enumerate(rows, 2):
+        observation, faults = observe(as_raw(row, f"rows.csv line {number}"))
+        assert observation is not None, faults
+        found.append(observation)
+    return found
+
+
+def sifted(rows: Sequence[Row]) -> Sifted:
+    return sift(read(rows))
+
+
+def ask(rows: Sequence[Row], **question: object) -> Answer:
+    found = answers(sifted(rows).observations, Question(**question))  # type: ignore[arg-type]
+    assert len(found) == 1
+    return found[0]
+
+
+def speeds(values: Sequence[float], *, arm: str = "block", streams: int = 1) -> list[Row]:
+    """Return runs of tokens / s alone, without boot or counters."""
+    none = dict.fromkeys(("boot", "tokens", "seconds", "drafts", "draft_tokens", "accepted"), "")
+    return [
+        make_row(**none, rejection_sample_method=arm, streams=streams, tok_s=value)
+        for value in values
+    ]
+
+
+BLOCK, STANDARD = "probabilistic+block-7", "probabilistic+standard-7"
+
+
+def test_rows_with_counters_get_the_verdict_of_the_core() -> None:
+    answer = ask(study_rows())
+
+    assert answer.basis == "counters"
+    assert answer.outcome == "winner"
+    assert answer.verdict is not None
+    assert answer.winner is not None
+    assert answer.winner.label == BLOCK
+    assert {gate.name for gate in answer.gates if gate.passed is None} >= {"in_force", "lossless"}
+    assert not any("Production stays" in text for text in answer.sentences)
+    assert not any("counters" in text for text in answer.limits)
+
+
+def test_rows_in_which_what_serves_is_fastest_keep_it() -> None:
+    answer = ask(study_rows(), reference=BLOCK)
+
+    assert answer.outcome == "keep"
+    assert answer.winner == answer.reference
+
+
+def test_three_runs_in_one_boot_are_one_boot() -> None:
+    rows = [*speeds([39.7, 33.1, 31.5]), *speeds([29.3], arm="standard")]
+    answer = ask(rows, reference=STANDARD)
+
+    assert answer.outcome == "cannot_tell"
+    assert [place.num_boots for place in answer.ranking] == [1, 1]
+    assert any("three runs in one boot are one boot" in text for text in answer.limits)
+    assert any("One boot of each arm" in text for text in answer.limits)
+    assert any("Tokens/s without counters" in text for text in answer.limits)
+
+
+def test_runs_taken_as_boots_are_doubted_aloud() -> None:
+    rows = [*speeds([39.7, 38.1, 39.0]), *speeds([29.3, 29.9, 28.8], arm="standard")]
+    answer = ask(rows, reference=STANDARD, runs_are="boots")
+
+    assert answer.outcome == "winner"
+    assert [place.num_boots for place in answer.ranking] == [3, 3]
+    assert any("If they were repeats in one boot" in text for text in answer.limits)
+
+
+def test_noisy_runs_taken_as_boots_cannot_tell() -> None:
+    rows = [*speeds([39.7, 33.1, 31.5]), *speeds([29.3], arm="standard")]
+    answer = ask(rows, reference=STANDARD, runs_are="boots")
+
+    assert answer.outcome == "cannot_tell"
+    assert "1.18 times as fast (95 % interval 0.64 to 2.16, 3 and 1 boots)" in answer.sentences[0]
+
+
+def test_best_of_several_has_a_wider_interval_than_one_challenger() -> None:
+    rows = [
+        *speeds([31.3, 30.4, 32.0, 30.6]),
+        *speeds([29.5, 28.9, 29.4, 28.6], arm="standard"),
+    ]
+    alone = ask(rows, reference=STANDARD, runs_are="boots")
+    others = [row for k in (3, 4, 5, 6) for row in speeds([20.1, 20.9, 20.4])]
+    for index, row in enumerate(others):
+        row["num_speculative_tokens"] = 3 + index // 3
+    among = ask([*rows, *others], reference=STANDARD, runs_are="boots")
+
+    assert "95 %" in alone.sentences[0]
+    assert "99 %" in among.sentences[0]
+    assert "picked as the best of 5 by these very rows" in among.sentences[1]
+
+
+def test_equal_arms_within_a_percent_are_no_difference() -> None:
+    values = [30.0 + 0.01 * index for index in range(6)]
+    rows = [*speeds(values), *speeds([value - 0.01 for value in values], arm="standard")]
+    assert ask(rows, reference=STANDARD, runs_are="boots").outcome == "no_difference"
+
+
+def test_arm_that_loses_in_a_cell_is_kept_out() -> None:
+    rows = [
+        *speeds([30, 30.2, 29.9]),
+        *speeds([20, 20.2, 19.9], arm="standard"),
+        *speeds([100, 101, 102], streams=8),
+        *speeds([130, 131, 132], arm="standard", streams=8),
+    ]
+    answer = ask(rows, reference=STANDARD, runs_are="boots", weights={"c1_t0.7": 9, "c8_t0.7": 1})
+
+    assert answer.outcome == "keep"
+    assert any("c8_t0.7" in text for text in answer.sentences)
+
+
+def test_two_engine_builds_are_answered_apart() -> None:
+    rows = [*study_rows(), *(row | {"engine_build": "0.28.0"} for row in study_rows(gain=0.2))]
+    for index, row in enumerate(rows[len(rows) // 2 :]):
+        if row["drafts"]:
+            row |= {"drafts": 2950 - index, "accepted": 6050 + index, "draft_tokens": ""}
+    found = answers(sifted(rows).observations, Question())
+
+    assert [answer.engine_build for answer in found] == ["0.28.0", "0.32.0"]
+    assert [answer.outcome for answer in found] == ["keep", "winner"]
+    for answer in found:
+        arms = {line.arm for line in answer.cells}
+        assert {arm.engine_build for arm in arms} == {answer.engine_build}
+
+
+def test_cells_without_counters_are_named_and_compared_by_speed() -> None:
+    rows = [*speeds([160, 161], streams=8), *speeds([30, 31])]
+    for row in rows[2:]:
+        row |= {"tokens": 9000, "seconds": 300.0, "tok_s": 30, "drafts": 3000, "accepted": 6000}
+    rows[3] |= {"drafts": 3001, "accepted": 6002}
+    answer = ask([*rows, *speeds([150], arm="standard", streams=8)], reference=STANDARD)
+
+    assert f"{BLOCK} has no counters in c8_t0.7." in answer.limits
+    assert answer.basis == "throughput"
+    assert "c1_t0.7 is not in the objective: not measured of probabilistic+standard-7." in (
+        answer.limits
+    )
+
+
+def test_arms_without_a_common_cell_are_not_ranked() -> None:
+    answer = ask([*speeds([30]), *speeds([150], arm="standard", streams=8)], reference=STANDARD)
+
+    assert answer.outcome == "cannot_tell"
+    assert all(place.seconds is None for place in answer.ranking)
+    assert "No cell was measured of all arms" in answer.sentences[0]
+
+
+def test_weights_of_a_cell_that_is_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no row is of the cell c3_t0\.7; there are: c1_t0\.7"):
+        ask(study_rows(), weights={"c3_t0.7": 1.0})
+
+
+def test_cells_of_two_workloads_are_not_one() -> None:
+    rows = [*study_rows(), *(row | {"workload": "chat"} for row in study_rows()[:2])]
+    rows[-1] |= {"drafts": 2990, "accepted": 6007, "draft_tokens": ""}
+    with pytest.raises(ConfigError, match="several workloads: chat, code"):
+        ask(rows, weights={"c1_t0.7": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [(None, "nothing to compare with"), ("greedy+block-3", "no row is of greedy")],
+)
+def test_missing_reference_names_the_arms_that_are_there(reference: str | None, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        ask(speeds([30]), reference=reference)
+    assert BLOCK in str(caught.value)
+
+
+def test_equal_counters_in_two_boots_are_one_observation() -> None:
+    found = sifted([make_row(), make_row(boot="b", seconds=271.0)])
+
+    assert len(found.observations) == 1
+    assert "the same counters to the token: one observation made twice" in found.doubts[0]
+
+
+def test_equal_rows_count_once_and_equal_speeds_of_unnamed_boots_do_not() -> None:
+    assert len(sifted([make_row(), make_row()]).observations) == 1
+    assert len(sifted([plain_row(), plain_row()]).observations) == 1
+    assert len(sifted(speeds([30.0, 30.0])).observations) == 2
+
+
+def test_equal_counters_of_two_arms_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"line 2 .* and rows\.csv line 3 .*the same counters"):
+        sifted([make_row(), make_row(rejection_sample_method="standard")])
+
+
+def test_invalid_rows_do_not_count_and_are_named() -> None:
+    found = sifted([make_row(tokens=7000), make_row(boot="b")])
+
+    assert [item.boot for item in found.observations] == ["b"]
+    assert "rows.csv line 2 does not count: step_time" in found.doubts[0]
+
+
+def test_mean_beside_its_runs_does_not_count_twice() -> None:
+    rows = [*speeds([39.7, 33.1, 31.5]), *speeds([34.8])]
+    rows[-1]["runs"] = 3
+    found = sifted(rows)
+
+    assert [item.tok_s for item in found.observations] == [39.7, 33.1, 31.5]
+    assert "is the mean of rows 2, 3, 4" in found.doubts[0]
+
+
+def test_mean_without_its_runs_counts_as_one_and_is_named() -> None:
+    rows = speeds([120.1])
+    rows[0]["runs"] = 3
+    found = sifted(rows)
+
+    assert len(found.observations) == 1
+    assert "their spread is not known" in found.doubts[0]
+
+
+def test_run_that_stands_out_is_flagged_and_counts() -> None:
+    found = sifted(speeds([161.8, 167.8, 160.9, 178.5], streams=8))
+
+    assert len(found.observations) == 4
+    assert "178.5 stands out against 161.8, 167.8, 160.9" in found.doubts[0]
+    assert sifted(speeds([161.8, 167.8, 160.9, 168.5], streams=8)).doubts == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    logs=st.lists(
+        st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3)), min_size=2, max_size=6, unique=True
+    )
+)
+def test_conclusion_by_speed_never_names_a_winner_that_is_slower_on_average(
+    logs: list[tuple[float, float]],
+) -> None:
+    rows = [
+        *speeds([30 * math.exp(a) for a, _ in logs]),
+        *speeds([30 * math.exp(b) for _, b in logs], arm="standard"),
+    ]
+    answer = ask(rows, reference=STANDARD, runs_are="boots")
+
+    if answer.outcome == "winner":
+        assert sum(a for a, _ in logs) > sum(b for _, b in logs)
+        assert answer.ranking[0].contrast is not None
+        assert answer.ranking[0].contrast.excludes_zero
