@@ -1,0 +1,191 @@
+"""The traffic profile of a request log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import traffic_command
+from orchestrator.errors import ConfigError
+from orchestrator.traffic import Log, ProfileSettings, profile, profile_lines, read_log
+
+
+def log_of(*items: Mapping[str, object]) -> Log:
+    return read_log(json.dumps(item).encode() for item in items)
+
+
+def request(start: float, end: float, **more: object) -> dict[str, object]:
+    return {
+        "started_at": start,
+        "ended_at": end,
+        "body": {"prompt": "x", "temperature": 0.7},
+        **more,
+    }
+
+
+def usage(tokens: int) -> dict[str, object]:
+    return {"response": {"usage": {"completion_tokens": tokens}}}
+
+
+def test_profile_weights_cells_by_tokens_where_requests_overlap() -> None:
+    log = log_of(request(0, 10, **usage(100)), request(5, 15, **usage(300)))
+    found = profile(log, ProfileSettings())
+
+    assert found.by_tokens
+    assert found.weights == pytest.approx({(1, 0.7): 200 / 400, (2, 0.7): 200 / 400})
+    assert (found.most_at_once, found.span_s) == (2, 15)
+    assert found.mean_concurrency == pytest.approx(20 / 15)
+    assert found.missing == ()
+
+
+def test_profile_without_tokens_is_of_time_and_says_so() -> None:
+    found = profile(log_of(request(0, 10), request(5, 15)), ProfileSettings())
+
+    assert not found.by_tokens
+    assert found.weights == pytest.approx({(1, 0.7): 0.5, (2, 0.7): 0.5})
+    assert "2 of 2 requests say no output tokens" in found.missing[0]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"timestamp": 1_700_000_000.0, "duration_s": 2.5},
+        {"ts": 1_700_000_000_000, "latency_ms": 2500},
+        {"time": "2023-11-14T22:13:20+00:00", "e2e_s": 2.5},
+        {"time": "2023-11-14 22:13:20", "end_time": "2023-11-14 22:13:22.5"},
+        {"ended_at": 1_700_000_002.5, "elapsed_s": 2.5},
+    ],
+)
+def test_read_log_knows_the_usual_times(times: Mapping[str, object]) -> None:
+    log = log_of({"body": {"messages": [], "temperature": 1.0}, **times})
+
+    (found,) = log.requests
+    assert found.start_s == pytest.approx(1_700_000_000)
+    assert found.end_s == pytest.approx(1_700_000_002.5)
+    assert found.temperature == 1.0
+
+
+def test_read_log_finds_body_and_usage_where_import_finds_them() -> None:
+    log = log_of(
+        {"started_at": 0, "ended_at": 1, "request": {"body": {"temperature": 0.2}}, **usage(7)},
+        {"started_at": 0, "ended_at": 1, "temperature": 0.3, "completion_tokens": 8},
+    )
+    assert [r.temperature for r in log.requests] == [0.2, 0.3]
+    assert [r.output_tokens for r in log.requests] == [7, 8]
+
+
+def test_lines_that_cannot_be_used_are_counted_by_reason() -> None:
+    log = read_log(
+        [
+            b"{broken",
+            b"[]",
+            b"",
+            json.dumps({"body": {}}).encode(),
+            json.dumps({"started_at": 1}).encode(),
+            json.dumps({"started_at": 1, "duration": 3}).encode(),
+            json.dumps({"started_at": 5, "ended_at": 4}).encode(),
+            json.dumps(request(0, 1)).encode(),
+        ]
+    )
+    assert log.num_lines == 7
+    assert log.skipped == {
+        "not JSON": 1,
+        "no object": 1,
+        "no start": 1,
+        "no end and no duration": 1,
+        "a duration without a unit in its key": 1,
+        "it ends before it starts": 1,
+    }
+    found = profile(log, ProfileSettings())
+    assert "1 of 7 lines are left out: no start" in found.missing
+
+
+def test_profile_without_times_names_the_keys_that_are_wanted() -> None:
+    with pytest.raises(ConfigError, match=r"1 lines: no start.*started_at.*duration_s"):
+        profile(log_of({"body": {}}), ProfileSettings())
+
+
+def test_requests_without_a_temperature_are_named() -> None:
+    log = log_of(request(0, 1), {"started_at": 0, "ended_at": 1, "body": {}})
+    found = profile(log, ProfileSettings())
+    assert found.weights == {(2, 0.7): 1.0}, "it counts for the concurrency"
+    assert "1 of 2 requests state no temperature and have no cell" in found.missing[0]
+    found = profile(log, ProfileSettings(default_temperature=1.0))
+    assert found.weights == {(2, 0.7): 0.5, (2, 1.0): 0.5}
+    with pytest.raises(ConfigError, match="--default-temperature"):
+        profile(log_of({"started_at": 0, "ended_at": 1}), ProfileSettings())
+
+
+def test_concurrency_and_temperature_go_to_the_nearest_of_the_study() -> None:
+    log = log_of(*(request(0, 1, body={"temperature": 0.66}) for _ in range(30)))
+    found = profile(log, ProfileSettings(streams=(1, 4, 16), temperatures=(0.7, 1.0)))
+
+    assert found.weights == {(16, 0.7): pytest.approx(1.0)}
+    assert "up to 30 ran at once, and the largest concurrency is 16" in found.missing[-1]
+
+
+def test_many_temperatures_are_remarked_on() -> None:
+    log = log_of(*(request(n, n + 1, body={"temperature": n / 10}) for n in range(12)))
+    assert "12 temperatures" in profile(log, ProfileSettings()).missing[-1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e4), st.floats(0.01, 100), st.integers(1, 500)),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_weights_sum_to_one_and_keep_all_tokens(
+    requests: Iterable[tuple[float, float, int]],
+) -> None:
+    log = log_of(*(request(start, start + length, **usage(n)) for start, length, n in requests))
+    found = profile(log, ProfileSettings())
+
+    assert sum(found.weights.values()) == pytest.approx(1)
+    assert all(weight > 0 for weight in found.weights.values())
+    assert 0 <= found.idle_share < 1
+    assert 1 <= found.mean_concurrency <= found.most_at_once + 1e-9
+
+
+def run(*arguments: object) -> int:
+    root = argparse.ArgumentParser()
+    traffic_command.add_parser(root.add_subparsers(dest="command"))
+    return traffic_command.run(root.parse_args(["traffic", *map(str, arguments)]))
+
+
+def test_command_prints_yaml_for_a_study_and_weights_for_decide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(json.dumps(request(n, n + 1.5, **usage(9))) for n in range(4)))
+
+    assert run(path, "--streams", "1,2") == 0
+
+    out = capsys.readouterr().out
+    assert "objective:\n  weights:\n    - {streams: 1, temperature: 0.7, weight: 0.5000}\n" in out
+    assert "# decide --weights c1_t0.7=0.5000,c2_t0.7=0.5000" in out
+    assert "# load.streams needs [1, 2], load.temperatures [0.7]." in out
+    assert profile_lines(profile(log_of(request(0, 1)), ProfileSettings()))[-2].startswith("    -")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--streams", "1,x"], "--streams: '1,x'"),
+        (["--streams", "0"], "--streams: '0'"),
+        (["--temperatures", "0.7,hot"], "--temperatures: 'hot'"),
+        (["--temperatures", "70"], "--temperatures: '70'"),
+        (["--default-temperature", "1,2"], "--default-temperature: '1,2'"),
+        ([], "traffic LOG: .*cannot be read"),
+    ],
+)
+def test_command_refuses_what_is_no_number(tmp_path: Path, arguments: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        run(tmp_path / "none.jsonl", *arguments)
