@@ -62,6 +62,8 @@ def add_parser(
     )
     text = "do not read this column; may be repeated"
     parser.add_argument("--ignore", action="append", default=[], metavar="COLUMN", help=text)
+    text = "also print effects, interactions and depth curves (rows with counters); --json has them"
+    parser.add_argument("--findings", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -91,7 +93,12 @@ def run(args: argparse.Namespace) -> int:
         }
         sys.stdout.write(json.dumps(record, indent=1) + "\n")
     else:
-        lines = format_answers(found, doubts=doubts, num_rows=len(sifted.observations))
+        lines = format_answers(
+            found,
+            doubts=doubts,
+            num_rows=len(sifted.observations),
+            with_findings=args.findings,
+        )
         sys.stdout.writelines(f"{line}\n" for line in lines)
     won = all(answer.outcome == "winner" for answer in found)
     return 0 if won else NOTHING_TO_PROMOTE

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from orchestrator.core.estimate import Contrast
+from orchestrator.core.findings_text import findings_lines
 from orchestrator.core.promotion import Gate
 from orchestrator.report import NONE, WIDTH, format_verdict
 from orchestrator.results.question import Answer, CellLine, Outcome, Place
@@ -19,8 +20,21 @@ _HEADLINES: dict[Outcome, str] = {
 }
 
 
-def format_answers(answers: Sequence[Answer], *, doubts: Sequence[str], num_rows: int) -> list[str]:
-    """Return the whole answer: doubts about rows first, since they say what the rest rests on."""
+def format_answers(
+    answers: Sequence[Answer],
+    *,
+    doubts: Sequence[str],
+    num_rows: int,
+    with_findings: bool = False,
+) -> list[str]:
+    """Return the whole answer: doubts about rows first, since they say what the rest rests on.
+
+    Args:
+        answers: One for each engine build.
+        doubts: What is to be said of rows.
+        num_rows: Rows that count.
+        with_findings: Whether effects, depth curves and the like follow, where there are any.
+    """
     lines = [f"{num_rows} rows count"]
     lines += [line for text in doubts for line in _item(text)]
     if len(answers) > 1:
@@ -31,6 +45,8 @@ def format_answers(answers: Sequence[Answer], *, doubts: Sequence[str], num_rows
         )
     for answer in answers:
         lines += ["", *_answer(answer)]
+        if with_findings and answer.findings is not None:
+            lines += ["", *findings_lines(answer.findings)]
     return lines
 
 
@@ -57,6 +73,7 @@ def answer_record(answer: Answer) -> dict[str, object]:
             for place in answer.ranking
         ],
         "verdict": None if answer.verdict is None else answer.verdict.to_dict(),
+        "findings": None if answer.findings is None else answer.findings.to_dict(),
         "cells": [
             {
                 "cell": line.cell.key,

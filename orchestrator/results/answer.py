@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.boot_model import BootFit
 from orchestrator.core.effects import pair
+from orchestrator.core.findings import find
 from orchestrator.core.promotion import Gate, GateSettings
 from orchestrator.core.types import Arm, Cell
 from orchestrator.core.verdict import Verdict, decide
@@ -90,12 +91,15 @@ def _answer(observations: Sequence[Observation], question: Question) -> Answer:
 
 
 def _by_counters(case: _Case, reference: Arm) -> Answer:
+    arms = tuple(dict.fromkeys(boot.arm for boot in case.boots))
+    boots = core_boots(case.boots)
+    incumbent = None if case.question.reference is None else reference
     verdict = decide(
-        tuple(dict.fromkeys(boot.arm for boot in case.boots)),
-        boots=core_boots(case.boots),
+        arms,
+        boots=boots,
         weights=case.weights,
         board=None,
-        incumbent=None if case.question.reference is None else reference,
+        incumbent=incumbent,
         settings=GateSettings(),
         confidence=case.question.confidence,
     )
@@ -115,6 +119,14 @@ def _by_counters(case: _Case, reference: Arm) -> Answer:
         ranking=(),
         verdict=replace(verdict, sentences=sentences),
         gates=verdict.gates,
+        findings=find(
+            arms,
+            boots=boots,
+            weights=case.weights,
+            board=None,
+            incumbent=incumbent,
+            confidence=case.question.confidence,
+        ),
         cells=case.lines,
     )
 
@@ -148,6 +160,7 @@ def _by_throughput(case: _Case) -> Answer:
         ranking=rank(case.boots, fit, case.reference, case.question.confidence),
         verdict=None,
         gates=gates,
+        findings=None,
         cells=case.lines,
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from orchestrator.core.trend import rank_trend
 from orchestrator.core.types import Arm, Cell
 from orchestrator.errors import ConfigError
 from orchestrator.results.observation import Observation
@@ -21,6 +22,8 @@ FEWEST_FOR_OUTLIER = 4
 OUTLIER_LEVEL = 0.4
 """Chance at most that one of a cell's runs is flagged although all are alike. Generous: a flag
 drops nothing, it asks for the run to be made again."""
+DRIFT_LEVEL = 0.05
+"""Chance that any cell of a file is said to drift although none does."""
 _MOST_RUNS = 8
 _SAME = 2e-3
 """Relative distance of a mean to that of its runs; published means have three or four digits."""
@@ -53,7 +56,8 @@ def sift(observations: Sequence[Observation]) -> Sifted:
     summaries = {id(item): text for item, text in _means_of_runs(kept)}
     doubts += summaries.values()
     kept = [item for item in kept if id(item) not in summaries]
-    return Sifted(observations=tuple(kept), doubts=(*doubts, *_outliers(kept), *_means(kept)))
+    flagged = (*_outliers(kept), *_drifts(kept), *_means(kept))
+    return Sifted(observations=tuple(kept), doubts=(*doubts, *flagged))
 
 
 def _invalid(item: Observation) -> str | None:
@@ -148,6 +152,28 @@ def _means(observations: Sequence[Observation]) -> Iterator[str]:
             yield (
                 f"{item.where} ({item.arm.label}, {item.cell.key}) is the mean of {item.num_runs} "
                 "runs that are not in the file: their spread is not known, and it counts as one"
+            )
+
+
+def _drifts(observations: Sequence[Observation]) -> Iterator[str]:
+    """Yield the cells whose speeds rise or fall in the order of the rows, by rank.
+
+    Two-sided, Bonferroni over the cells that can be tested.
+    """
+    series = {
+        place: [item.tok_s for item in own if item.tok_s is not None]
+        for place, own in _by_place(observations).items()
+    }
+    trends = {place: rank_trend(values) for place, values in series.items()}
+    tested = {place: trend for place, trend in trends.items() if trend is not None}
+    for (arm, cell), trend in tested.items():
+        p_value = min(1.0, 2 * trend.p_value)
+        if p_value * len(tested) < DRIFT_LEVEL:
+            way = "rise" if trend.rho > 0 else "fall"
+            yield (
+                f"{arm.label}, {cell.key}: the speeds {way} in the order of the rows (rank "
+                f"correlation {trend.rho:.2f}, p {p_value:.3f}): a drift, so they are no repeats "
+                "of one thing"
             )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
 
+_SPACE = re.compile(r"\s*")
 FACTS_FILE = "engine_facts.json"
 """Lies beside a trial's blocks.json and says which arm it was."""
 
@@ -75,33 +77,37 @@ def _table(path: Path, text: str) -> Iterator[Raw]:
     reader = csv.DictReader(
         io.StringIO("\n".join(line for _, line in numbered)),
         delimiter="\t" if path.suffix == ".tsv" else ",",
-        restkey="",
     )
     for row in reader:
         where = f"{path.name} line {numbered[reader.line_num - 1][0]}"
-        if "" in row:
+        if None in row:
             raise ConfigError("decide FILE", f"{where} has more fields than the header", "mend it")
         yield Raw(where=where, values={key.strip(): value for key, value in row.items()})
 
 
 def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     decoder = json.JSONDecoder()
-    position, number = 0, 0
-    while text[position:].strip():
-        position += len(text[position:]) - len(text[position:].lstrip())
-        line = text.count("\n", 0, position) + 1
+    position, number = _after_space(text, 0), 0
+    while position < len(text):
         try:
-            value, position = decoder.raw_decode(text, position)
+            value, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
+            line = text.count("\n", 0, position) + 1
             raise ConfigError(
                 "decide FILE", f"{path.name} line {line} is not JSON ({error})", "mend it"
             ) from error
+        position = _after_space(text, end)
         for item in value if isinstance(value, list) else [value]:
             number += 1
             where = f"{path.name} record {number}"
             if not isinstance(item, dict):
                 raise ConfigError("decide FILE", f"{where} is no object", "give one a row")
             yield where, item
+
+
+def _after_space(text: str, position: int) -> int:
+    found = _SPACE.match(text, position)
+    return position if found is None else found.end()
 
 
 def _facts(path: Path) -> Mapping[str, object] | None:
@@ -117,6 +123,7 @@ def _facts(path: Path) -> Mapping[str, object] | None:
 
 def _check_columns(path: Path, rows: Sequence[Raw], options: ReadOptions) -> None:
     names = {name for row in rows for name in row.values}
+    names.discard("")
     wanted = [*options.columns.values(), *options.ignored, *(n for n, _ in options.left_out)]
     for name in wanted:
         if name not in names:

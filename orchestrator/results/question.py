@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.core.estimate import Contrast
+from orchestrator.core.findings import Findings
 from orchestrator.core.promotion import Gate
 from orchestrator.core.types import Arm, Cell
 from orchestrator.core.verdict import Verdict
@@ -83,6 +84,8 @@ class Answer:
     verdict: Verdict | None
     """The core's, where the rows have counters."""
     gates: tuple[Gate, ...]
+    findings: Findings | None
+    """Effects and interactions; only where the rows have counters."""
     cells: tuple[CellLine, ...]
 
 

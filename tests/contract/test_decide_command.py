@@ -60,6 +60,15 @@ def test_decide_prints_the_verdict_and_its_tables(study_csv: Path, capsys: Captu
     assert out.isascii()
 
 
+def test_decide_prints_findings_when_asked(study_csv: Path, capsys: Capture) -> None:
+    run(study_csv, "--findings")
+
+    out = capsys.readouterr().out
+    assert "## What would turn it round" in out
+    assert "no-speculation would be as fast" in out
+    assert "## Depth curves" in out
+
+
 def test_decide_with_nothing_to_promote_ends_with_three(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -238,6 +239,30 @@ def test_run_that_stands_out_is_flagged_and_counts() -> None:
     assert len(found.observations) == 4
     assert "178.5 stands out against 161.8, 167.8, 160.9" in found.doubts[0]
     assert sifted(speeds([161.8, 167.8, 160.9, 168.5], streams=8)).doubts == ()
+
+
+def test_speeds_that_rise_with_the_rows_are_said_to_drift() -> None:
+    found = sifted(speeds([30.0, 30.5, 31.1, 31.8, 32.0, 32.9]))
+
+    assert "the speeds rise in the order of the rows" in found.doubts[0]
+    assert len(found.observations) == 6
+    assert sifted(speeds([30.0, 31.8, 30.5, 32.9, 31.1, 32.0])).doubts == ()
+
+
+def test_equal_arms_by_speed_seldom_have_a_winner() -> None:
+    rng = np.random.default_rng(7)
+    wins = 0
+    for _ in range(200):
+        rows = [
+            row
+            for depth in range(3, 8)
+            for row in speeds((30 * np.exp(rng.normal(0, 0.05, 3))).tolist())
+            if row.update(num_speculative_tokens=depth) is None
+        ]
+        answer = ask(rows, reference="probabilistic+block-5", runs_are="boots")
+        wins += answer.outcome == "winner"
+
+    assert wins <= 10, "5 % of 200; the one-sided level is 2.5 %"
 
 
 @settings(max_examples=60, deadline=None)

@@ -195,6 +195,19 @@ def test_csv_with_comments_and_other_names_is_read(tmp_path: Path) -> None:
     assert observation.arm.key == "0.28.0/probabilistic+block-7"
 
 
+def test_csv_with_a_nameless_column_and_short_rows_is_read(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "rows.csv", [make_row()])
+    header, row = path.read_text().splitlines()
+    path.write_text(f"{header},ttft_s,\n{row}\n")
+
+    observations, notes = read_observations([path], ReadOptions())
+
+    assert len(observations) == 1
+    assert observations[0].block is not None
+    assert observations[0].block.ttft_s == ()
+    assert notes == []
+
+
 @pytest.mark.parametrize("layout", ["lines", "array", "pretty"])
 def test_json_is_read_as_lines_array_or_objects(tmp_path: Path, layout: str) -> None:
     rows = [make_row(boot="a"), make_row(boot="b", accepted_per_pos=[3000, 2000, 1000])]
