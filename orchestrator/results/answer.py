@@ -106,7 +106,8 @@ def _by_counters(case: _Case, reference: Arm) -> Answer:
     outcome = _outcome(verdict)
     # A file changes nothing in production, so what would be said of it is left out.
     of_production = set(gate_sentences(verdict.gates))
-    sentences = tuple(text for text in verdict.sentences if text not in of_production)
+    kept = (text for text in verdict.sentences if text not in of_production)
+    sentences = (*_unproven(verdict, outcome), *kept)
     return Answer(
         engine_build=reference.engine_build,
         outcome=outcome,
@@ -129,6 +130,16 @@ def _by_counters(case: _Case, reference: Arm) -> Answer:
         ),
         cells=case.lines,
     )
+
+
+def _unproven(verdict: Verdict, outcome: Outcome) -> Iterator[str]:
+    """Yield that the leader lacks boots which did not choose it."""
+    if outcome == "cannot_tell" and verdict.winner is not None and verdict.reference is not None:
+        yield (
+            f"{verdict.winner.label} leads and is not proven: the boots that show it are those "
+            "that picked it, and of others there are too few. Boot it and "
+            f"{verdict.reference.label} again."
+        )
 
 
 def _outcome(verdict: Verdict) -> Outcome:

@@ -77,7 +77,8 @@ def core_boots(boots: Sequence[RowBoot]) -> tuple[Boot, ...]:
     for boot in boots:
         replicate = counts.get(boot.arm, 0)
         counts[boot.arm] = replicate + 1
-        trial_id = f"{boot.arm.key}/{boot.name}"
+        named = boot.name.startswith(boot.arm.key)
+        trial_id = boot.name if named else f"{boot.arm.key}/{boot.name}"
         blocks = tuple(
             replace(
                 row.block,

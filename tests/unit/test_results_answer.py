@@ -69,6 +69,14 @@ def test_rows_in_which_what_serves_is_fastest_keep_it() -> None:
     assert answer.winner == answer.reference
 
 
+def test_leader_without_fresh_boots_is_not_proven() -> None:
+    answer = ask(study_rows(num_boots=2))
+
+    assert answer.outcome == "cannot_tell"
+    assert answer.winner is None
+    assert answer.sentences[0].startswith(f"{BLOCK} leads and is not proven")
+
+
 def test_three_runs_in_one_boot_are_one_boot() -> None:
     rows = [*speeds([39.7, 33.1, 31.5]), *speeds([29.3], arm="standard")]
     answer = ask(rows, reference=STANDARD)
