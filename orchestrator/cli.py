@@ -9,7 +9,13 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator import measure_command, node_command, workload_command
+from orchestrator import (
+    decide_command,
+    measure_command,
+    node_command,
+    traffic_command,
+    workload_command,
+)
 from orchestrator.config import load_config
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.version import VERSION
@@ -51,7 +57,13 @@ COMMANDS = {
     "status": "print what production serves and on which evidence",
 }
 
-WITHOUT_STUDY = {"measure": measure_command, "node": node_command, "workload": workload_command}
+WITHOUT_STUDY = {
+    "measure": measure_command,
+    "node": node_command,
+    "workload": workload_command,
+    "decide": decide_command,
+    "traffic": traffic_command,
+}
 """Commands that need neither Ray nor MLflow: each module adds its parser and runs to a status."""
 
 
