@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from core_samples import BASELINE, BOARD, CELL, make_arm, make_block, make_boot, make_boots
@@ -114,6 +115,19 @@ def test_decide_counts_as_fresh_what_did_not_choose() -> None:
     late = verdict_of(boots, chosen_by=chosen)
     assert "1 and 3 fresh boots, 2 are needed" in late.gates[0].reason
     assert (late.kind, late.winner) == ("keep", BLOCK7)
+
+
+def test_decide_counts_copies_as_one_boot_and_says_so() -> None:
+    boots = make_boots(BLOCK7, [0.0325, 0.0331, 0.0337])
+    copies = [replace(boots[0], replicate=number, trial_id=f"copy-{number}") for number in (3, 4)]
+    verdict = verdict_of([*make_boots(GREEDY5, [0.05, 0.051]), *boots, *copies])
+    contrast = verdict.ranking[0].contrast
+    assert contrast is not None
+    assert contrast.num_boots == (3, 2)
+    assert (
+        f"2 of the boots of {BLOCK7.label} repeat others' counters: they do not count."
+        in verdict.sentences
+    )
 
 
 def test_decide_flags_an_odd_boot_with_its_numbers_and_keeps_it() -> None:
