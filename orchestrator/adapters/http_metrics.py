@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import queue
+import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +16,7 @@ from orchestrator.core.secrecy import hide_key, scrub
 from orchestrator.errors import ConfigError, TransientError
 
 TIMEOUT_S = 10.0
+"""Longest time from the call to the last byte: a server that drips keeps nobody."""
 
 MAX_BYTES = 64 << 20
 """Longest body that is read; an engine's exposition has some 50,000 bytes."""
@@ -90,29 +94,64 @@ def metrics_text(url: str) -> str:
     """Return a Prometheus exposition.
 
     Raises:
-        TransientError: There is none at the address, or it was cut off.
+        TransientError: There is none at the address, it was cut off, or it takes too long.
     """
     return _get(url)
 
 
 def _get(url: str, *, api_key: str | None = None) -> str:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    request = urllib.request.Request(url, headers=headers)
+    """Return the text at an address, in ``TIMEOUT_S`` altogether.
+
+    A socket's own limit is for each of its waits, and name, handshake, headers and body may all
+    come byte by byte: so a thread asks, and is left alone when the time is over.
+    """
+    found: queue.SimpleQueue[bytes | TransientError] = queue.SimpleQueue()
+    asking = threading.Thread(target=_ask, args=(url, api_key, found), daemon=True)
+    asking.start()
     try:
-        with _OPENER.open(request, timeout=TIMEOUT_S) as response:
-            body: bytes = response.read(MAX_BYTES + 1)
-            # To read a part of a body does not notice its cut.
-            missing = response.length
+        body = found.get(timeout=TIMEOUT_S)
+    except queue.Empty:
+        raise TransientError(f"{url} has not answered in full after {TIMEOUT_S:g} s") from None
+    if isinstance(body, TransientError):
+        raise body
+    return hide_key(body.decode("utf-8", errors="replace"), api_key)
+
+
+def _ask(url: str, api_key: str | None, found: queue.SimpleQueue[bytes | TransientError]) -> None:
+    try:
+        found.put(_body(url, api_key, deadline_s=time.monotonic() + TIMEOUT_S))
+    except TransientError as error:
+        found.put(error)
     except urllib.error.HTTPError as error:
         error.close()
-        raise TransientError(f"{url} answers HTTP {error.code}") from error
+        found.put(_caused(f"{url} answers HTTP {error.code}", error))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise TransientError(f"{url} does not answer: {hide_key(str(error), api_key)}") from error
-    if len(body) > MAX_BYTES:
-        raise TransientError(f"{url} sends more than {MAX_BYTES >> 20} MiB: no text for this")
+        found.put(_caused(f"{url} does not answer: {hide_key(str(error), api_key)}", error))
+
+
+def _body(url: str, api_key: str | None, *, deadline_s: float) -> bytes:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    request = urllib.request.Request(url, headers=headers)
+    body = bytearray()
+    with _OPENER.open(request, timeout=TIMEOUT_S) as response:
+        while part := response.read1(1 << 16):
+            body += part
+            if len(body) > MAX_BYTES:
+                size = f"{MAX_BYTES >> 20} MiB"
+                raise TransientError(f"{url} sends more than {size}: no text for this")
+            if time.monotonic() > deadline_s:
+                raise TransientError(f"{url} drips")  # nobody waits for it any more
+        # To read a part of a body does not notice its cut.
+        missing = response.length
     if missing:
         raise TransientError(f"{url} was cut off: {missing} bytes are missing")
-    return hide_key(body.decode("utf-8", errors="replace"), api_key)
+    return bytes(body)
+
+
+def _caused(text: str, cause: Exception) -> TransientError:
+    error = TransientError(text)
+    error.__cause__ = cause
+    return error
 
 
 def _is_plain(url: str) -> bool:

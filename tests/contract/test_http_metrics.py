@@ -236,3 +236,46 @@ def test_https_to_a_server_without_it_is_an_error(raw: RawServer) -> None:
 
     with pytest.raises(TransientError, match="does not answer"):
         served_models(raw.url.replace("http:", "https:"))
+
+
+class DrippingServer:
+    """Sends a byte at a time and never ends, in each of the parts of an answer."""
+
+    def __init__(self, start: bytes) -> None:
+        self._start = start
+        self._end = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        client, _ = self._listener.accept()
+        with client, suppress(OSError):
+            client.recv(65536)
+            client.sendall(self._start)
+            while not self._end.wait(0.02):
+                client.sendall(b"#")
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        *(b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n",
+    ],
+    ids=["status", "headers", "body", "length"],
+)
+def test_server_that_drips_is_given_up(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_metrics, "TIMEOUT_S", 0.3)
+    server = DrippingServer(start)
+    try:
+        with pytest.raises(TransientError, match=r"has not answered in full after 0\.3 s"):
+            metrics_text(f"{server.url}/metrics")
+    finally:
+        server.close()
