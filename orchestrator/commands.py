@@ -14,15 +14,17 @@ from orchestrator.cluster import (
     start_serve,
     sweep_trials,
 )
-from orchestrator.conduct import STUDY_TAG, open_study, seconds_per_boot
+from orchestrator.conduct import STUDY_TAG, open_study
 from orchestrator.config import StudyConfig
+from orchestrator.core.race_state import RaceQuestion
 from orchestrator.delivery import delivery
 from orchestrator.errors import ConfigError
 from orchestrator.events import Printer
+from orchestrator.forecast import Times, forecast
 from orchestrator.ports import Version
 from orchestrator.prepare import prepare
 from orchestrator.promote import CHALLENGER, CHAMPION, PREVIOUS
-from orchestrator.report import format_plan
+from orchestrator.report import format_forecast, format_plan
 
 
 class ExitStatus(IntEnum):
@@ -38,15 +40,26 @@ def plan(config: StudyConfig) -> ExitStatus:
     """Print what the study would do; starts nothing and needs neither engine nor Ray."""
     prepared = prepare(config, models_must_exist=False)
     config = prepared.config
-    lines = format_plan(
-        prepared.arms,
-        weights=config.weights(),
-        board=config.board(),
-        incumbent=None,
-        settings=compose.race_settings(config),
-        seconds_per_boot=seconds_per_boot(config),
+    question = RaceQuestion(
+        arms=prepared.arms, incumbent=None, weights=config.weights(), board=config.board()
     )
-    _printer().lines([f"study {config.name}", *lines, *prepared.notes])
+    race, load = compose.race_settings(config), config.load
+    lines = format_plan(
+        question.arms,
+        weights=question.weights,
+        board=question.board,
+        incumbent=None,
+        settings=race,
+    )
+    times = Times(
+        boot_s=config.engine.expected_boot_s,
+        block_s=load.block_s,
+        blocks_per_cell=load.blocks_per_cell,
+        max_tokens=load.max_tokens,
+    )
+    printer = _printer()
+    printer.lines([f"study {config.name}", *lines])
+    printer.lines([*format_forecast(forecast(question, race, times)), *prepared.notes])
     return ExitStatus.DONE
 
 

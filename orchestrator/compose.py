@@ -20,7 +20,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.core.fingerprint import StudyInputs
 from orchestrator.core.node_health import GIB, NodeNeeds
 from orchestrator.core.promotion import GateSettings
-from orchestrator.core.race import RaceSettings
+from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.space import speculative_config
 from orchestrator.core.types import Arm, NodeState
 from orchestrator.errors import ConfigError
@@ -196,11 +196,13 @@ def trial_factory(context: TrialContext) -> partial[Trial]:
 
 
 def race_settings(config: StudyConfig) -> RaceSettings:
-    """Return the race's budget."""
+    """Return the race's budget and what it may overlook."""
+    search = config.search
     return RaceSettings(
-        num_finalists=config.search.num_finalists,
-        boots_per_finalist=config.search.boots_per_finalist,
-        max_boots=config.search.max_boots,
+        max_boots=search.max_boots,
+        max_hours=search.max_hours,
+        tolerance=search.tolerance,
+        error=search.error,
         seed=config.seed,
     )
 

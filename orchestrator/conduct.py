@@ -13,10 +13,9 @@ from orchestrator.adapters.state import state_dir
 from orchestrator.cluster import Cluster, job_tags
 from orchestrator.config import StudyConfig, config_to_dict
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.estimate import known_arms
 from orchestrator.core.premises import Premises, differences
 from orchestrator.core.race import expected_boots
-from orchestrator.core.space import reference_arm
+from orchestrator.core.race_state import RaceQuestion
 from orchestrator.core.summary import ArmSummary, summarise
 from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, decide, promotable
@@ -33,7 +32,7 @@ from orchestrator.report import (
     format_verdict,
     verdict_markdown,
 )
-from orchestrator.study import StudyPlan, run_race, with_incumbent
+from orchestrator.study import RaceResult, StudyPlan, run_race, with_incumbent
 
 ARM_TAG = "specpilot.arm"
 PREMISES_TAG = "specpilot.premises"
@@ -72,29 +71,26 @@ class Conduct:
         """The space, the incumbent included."""
         return with_incumbent(self.prepared.arms, self.incumbent)
 
-    def _is_reference_known(self) -> bool:
-        reference = reference_arm(self.arms, self.incumbent)
-        return reference in known_arms(self.arms, self.config.board())
-
-    def race(self) -> tuple[Boot, ...]:
-        """Run all boots of the race and return them."""
+    def race(self) -> RaceResult:
+        """Run all boots of the race."""
         config, race = self.config, compose.race_settings(self.config)
         num_nodes = self.cluster.num_trial_nodes
         plan = StudyPlan(
             study_id=self.study_id,
-            arms=self.arms,
-            incumbent=self.incumbent,
-            weights=config.weights(),
-            board=config.board(),
+            question=RaceQuestion(
+                arms=self.arms,
+                incumbent=self.incumbent,
+                weights=config.weights(),
+                board=config.board(),
+            ),
             race=race,
+            expected_boot_s=seconds_per_boot(config),
             slot_token=config.node.slot_token,
             num_nodes=num_nodes,
             storage_path=state_dir() / "tune",
         )
         pace = Pace(
-            num_expected=expected_boots(
-                len(self.arms), race, is_reference_known=self._is_reference_known()
-            ),
+            num_expected=expected_boots(len(self.arms), race),
             num_parallel=num_nodes,
             guess_boot_s=seconds_per_boot(config),
             fixed_s=PROMOTION_S + config.engine.expected_boot_s,
@@ -105,13 +101,12 @@ class Conduct:
             study_run_id=self.run_id,
             tracking_uri=compose.tracking_uri(config),
         )
-        return run_race(
-            plan, compose.trial_factory(context), self.printer, pace, partial(_live_table, self)
-        )
+        factory, table = compose.trial_factory(context), partial(_live_table, self)
+        return run_race(plan, factory, self.printer, pace, table)
 
-    def conclude(self, boots: Sequence[Boot]) -> bool:
+    def conclude(self, raced: RaceResult) -> bool:
         """Decide, store the verdict, and promote if it allows; return whether it was promoted."""
-        verdict = self._decide(boots)
+        boots, verdict = raced.boots, self._decide(raced)
         config = self.config
         table = format_results_table(_summaries(self, boots), board=config.board())
         self.printer.lines([*table, *format_verdict(verdict)])
@@ -133,17 +128,18 @@ class Conduct:
         )
         return self._deliver(version)
 
-    def _decide(self, boots: Sequence[Boot]) -> Verdict:
+    def _decide(self, raced: RaceResult) -> Verdict:
         config = self.config
         return decide(
             self.arms,
-            boots=boots,
+            boots=raced.boots,
             weights=config.weights(),
             board=config.board(),
             incumbent=self.incumbent,
             settings=compose.gate_settings(config),
             confidence=config.objective.confidence,
             premises=self.premises,
+            chosen_by=None if raced.choice is None else raced.choice.chosen_by,
         )
 
     def _register(self, boots: Sequence[Boot], verdict: Verdict) -> Version:

@@ -95,19 +95,21 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:
-    """The space of arms and how many boots they get."""
+    """The space of arms and when the race among them stops."""
 
     baseline: bool = True
     """Whether an arm without speculation takes part."""
     draft_sample_method: tuple[str, ...] = ("greedy", "probabilistic")
     rejection_sample_method: tuple[str, ...] = ("standard", "block")
     num_speculative_tokens: tuple[int, ...] = ()
-    num_finalists: int = 2
-    """Arms that get fresh boots after every arm had one; the incumbent comes on top."""
-    boots_per_finalist: int = 3
-    """Boots of each finalist altogether, the first included."""
-    max_boots: int = 64
-    """Boots of the whole study; the race stops there."""
+    max_boots: int = 40
+    """Boots of the whole study, failed ones included; the race stops there at the latest."""
+    max_hours: float | None = None
+    """Hours from the first boot to the end of the last; None: no limit."""
+    tolerance: float = 0.01
+    """Relative difference of two arms that does not matter, above 0 and below 1."""
+    error: float = 0.05
+    """Chance that the race calls an arm beaten that is the best by more than ``tolerance``."""
 
     def __post_init__(self) -> None:
         """Check that the space is not empty and the counts make sense.
@@ -128,9 +130,20 @@ class SearchConfig:
                 "is empty",
                 "name at least one rule",
             )
-        for name in ("num_finalists", "boots_per_finalist", "max_boots"):
+        self._check_race()
+
+    def _check_race(self) -> None:
+        boots, hours = self.max_boots, self.max_hours
+        require(boots >= 1, "search.max_boots", f"{boots} is below 1", "give at least 1")
+        require(
+            hours is None or 0 < hours < math.inf,
+            "search.max_hours",
+            f"{hours} is not above 0",
+            "give the hours that the study may take, or null for no limit",
+        )
+        for name, usual in (("tolerance", 0.01), ("error", 0.05)):
             value = getattr(self, name)
-            require(value >= 1, f"search.{name}", f"{value} is below 1", "give at least 1")
+            require(0 < value < 1, f"search.{name}", f"{value} is not in (0, 1)", f"use {usual}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

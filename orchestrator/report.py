@@ -6,9 +6,11 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
-from orchestrator.core.estimate import Contrast, known_arms
+from orchestrator.core.estimate import Contrast
+from orchestrator.core.forecast import Forecast
 from orchestrator.core.promotion import Gate
-from orchestrator.core.race import RaceSettings, expected_boots
+from orchestrator.core.race import GIVEN_UP, expected_boots
+from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.space import reference_arm
 from orchestrator.core.summary import ArmSummary
 from orchestrator.core.types import Arm, BoardModel, Cell
@@ -86,26 +88,47 @@ def format_plan(
     builds = ", ".join(sorted({arm.engine_build for arm in arms}))
     reference = reference_arm(arms, incumbent)
     what = "the incumbent" if incumbent is not None else "the reference"
-    is_raced = reference is not None and reference not in known_arms(arms, board)
-    on_top = f" and {what} {reference.label}" if reference is not None and is_raced else ""
-    num_boots = expected_boots(len(arms), settings, is_reference_known=not is_raced)
+    against = "" if reference is None else f", which is compared with {what} {reference.label}"
     cells = ", ".join(f"{cell.key} {share:.0%}" for cell, share in weights.items())
     source = "measured" if board is None else f"MODELLED by {board.name}"
-    nodes = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
+    limit = GIVEN_UP * settings.tolerance
+    hours = "" if settings.max_hours is None else f" and {settings.max_hours:g} h"
     paragraphs = [
         f"{len(arms)} arms on vLLM {builds}: {', '.join(arm.label for arm in arms)}",
         f"{len(weights)} cells with their share of the traffic: {cells}",
         f"step times: {source}",
-        f"at most {num_boots} boots when none fails: every arm once, then the best "
-        f"{settings.num_finalists}{on_top} up to {settings.boots_per_finalist} each; "
-        f"never more than {settings.max_boots}",
+        f"at most {settings.max_boots} boots{hours}: every arm once, then the leader and its "
+        f"strongest rival until another arm would gain less than {limit:.2%} on average, "
+        f"then {settings.fresh_boots} fresh boots of the winner{against}",
     ]
     if seconds_per_boot is not None:
+        num_boots = expected_boots(len(arms), settings)
+        nodes = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
+        time = _duration(math.ceil(num_boots / num_nodes) * seconds_per_boot)
         paragraphs.append(
-            f"about {_duration(math.ceil(num_boots / num_nodes) * seconds_per_boot)} on {nodes} "
+            f"usually about {num_boots} boots, {time} on {nodes} "
             f"({_duration(seconds_per_boot)} a boot with its blocks)"
         )
     return [line for paragraph in paragraphs for line in _wrapped(paragraph)]
+
+
+def format_forecast(expected: Forecast) -> list[str]:
+    """Return what simulated studies came to: boots and hours by boards, and how often right."""
+    rows = [
+        [str(row.num_nodes), f"{row.boots:.1f}", f"{row.hours:.1f}", f"{row.hours_9_of_10:.1f}"]
+        for row in expected.rows
+    ]
+    text = (
+        f"of {expected.num_studies} simulated studies {expected.near:.0%} choose the best arm or "
+        f"one within {expected.tolerance:.1%} of it, {expected.best:.0%} the best itself"
+    )
+    if expected.loss is not None:
+        text += f"; what they choose is {expected.loss:.1%} slower than the best on average"
+    return [
+        *_table(["boards", "boots", "hours", "9 of 10 within"], rows),
+        *_wrapped(text),
+        *_wrapped(f"ASSUMED: {expected.assumption}"),
+    ]
 
 
 def format_verdict(verdict: Verdict) -> list[str]:

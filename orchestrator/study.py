@@ -16,9 +16,18 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.estimate import boot_objective, known_arms
-from orchestrator.core.race import RaceSettings, RaceState, next_boot
-from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
+from orchestrator.core.race import next_boot
+from orchestrator.core.race_state import (
+    Choice,
+    Elapsed,
+    Outcome,
+    RaceQuestion,
+    RaceSettings,
+    RaceState,
+    outcome,
+    race_state,
+)
+from orchestrator.core.types import Arm, Boot, BootStatus
 from orchestrator.errors import StudyStopped
 from orchestrator.events import Pace, Printer
 from orchestrator.trial import Trial
@@ -27,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 20.0
 """A boot can be silent for minutes; the progress display speaks at least this often."""
+SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +57,24 @@ class StudyPlan:
     """The study as the loop sees it."""
 
     study_id: str
-    arms: tuple[Arm, ...]
-    incumbent: Arm | None
-    weights: Mapping[Cell, float]
-    board: BoardModel | None
+    question: RaceQuestion
     race: RaceSettings
+    expected_boot_s: float
+    """What a boot with its blocks takes, until one has shown it."""
     slot_token: str
     num_nodes: int
     storage_path: Path
     """Folder for Tune's own state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceResult:
+    """What a race came to."""
+
+    boots: tuple[Boot, ...]
+    """All boots that came back, in the order of their end."""
+    choice: Choice | None
+    """Which arm was chosen, and which boots chose it; None when no arm could be."""
 
 
 class SpecTrial(tune.Trainable):
@@ -103,19 +122,28 @@ class SpecTrial(tune.Trainable):
 class RaceSearcher(Searcher):
     """Asks the race which boot comes next and tells it what came of it."""
 
-    def __init__(self, plan: StudyPlan, on_issue: Callable[[str, Arm, int], None]) -> None:
+    def __init__(
+        self,
+        plan: StudyPlan,
+        on_issue: Callable[[str, Arm, int], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(metric=None, mode=None)
         self._plan = plan
         self._on_issue = on_issue
-        self._boots: list[Boot] = []
-        self._running: dict[str, tuple[Arm, int]] = {}
-        self._lost: list[tuple[Arm, int]] = []
+        self._now_s = now_s
+        self._begun_s: float | None = None
+        self._outcomes: list[Outcome] = []
+        self._spent_s: list[float] = []
+        self._running: dict[str, tuple[Arm, int, float]] = {}
+        self._lost: list[Arm] = []
+        self.choice: Choice | None = None
         self.stop_reason = ""
 
     @property
     def boots(self) -> tuple[Boot, ...]:
         """Boots that came back, in order of their end."""
-        return tuple(self._boots)
+        return tuple(item.boot for item in self._outcomes)
 
     @property
     def running(self) -> int:
@@ -127,12 +155,13 @@ class RaceSearcher(Searcher):
     ) -> dict[str, Any] | str | None:
         """Return the next boot, None to wait, or FINISHED."""
         decision = next_boot(self._state(), self._plan.race)
+        self.choice = decision.choice or self.choice
         if decision.kind == "finished":
             self.stop_reason = decision.reason
             return str(Searcher.FINISHED)
         if decision.kind == "wait" or decision.arm is None or decision.replicate is None:
             return None
-        self._running[trial_id] = (decision.arm, decision.replicate)
+        self._running[trial_id] = (decision.arm, decision.replicate, self._now_s())
         self._on_issue(trial_id, decision.arm, decision.replicate)
         return {"arm": to_plain(decision.arm), "replicate": decision.replicate}
 
@@ -143,67 +172,56 @@ class RaceSearcher(Searcher):
         issued = self._running.pop(trial_id, None)
         if issued is None:
             return
+        arm, _, begun_s = issued
         if error or not result or "boot" not in result:
-            self._lost.append(issued)
+            self._lost.append(arm)
             return
-        self._boots.append(_read_boot(result))
+        self._outcomes.append(outcome(_read_boot(result), self._plan.question))
+        self._spent_s.append(self._now_s() - begun_s)
 
     def save(self, checkpoint_path: str) -> None:
         """Write the race's state; a boot under way is lost with the driver."""
+        running = [arm for arm, _, _ in self._running.values()]
         state = {
-            "boots": [to_plain(boot) for boot in self._boots],
-            "lost": [
-                [to_plain(arm), replicate]
-                for arm, replicate in [*self._lost, *self._running.values()]
-            ],
+            "boots": [to_plain(boot) for boot in self.boots],
+            "spent_s": self._spent_s,
+            "lost": [to_plain(arm) for arm in [*self._lost, *running]],
+            "choice": None if self.choice is None else to_plain(self.choice),
+            "passed_s": self._passed_s(),
         }
         Path(checkpoint_path).write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
         """Read the race's state."""
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        self._boots = [from_plain(Boot, item) for item in state["boots"]]
-        self._lost = [(from_plain(Arm, arm), int(number)) for arm, number in state["lost"]]
+        question, choice = self._plan.question, state["choice"]
+        self._outcomes = [outcome(from_plain(Boot, item), question) for item in state["boots"]]
+        self._spent_s = [float(value) for value in state["spent_s"]]
+        self._lost = [from_plain(Arm, item) for item in state["lost"]]
         self._running = {}
+        self.choice = None if choice is None else from_plain(Choice, choice)
+        self._begun_s = self._now_s() - float(state["passed_s"])
+
+    def _passed_s(self) -> float:
+        """Return the time since the race was first asked, the driver's absence not counted."""
+        if self._begun_s is None:
+            self._begun_s = self._now_s()
+        return self._now_s() - self._begun_s
 
     def _state(self) -> RaceState:
-        return race_state(self._plan, self._boots, [*self._lost], list(self._running.values()))
-
-
-def race_state(
-    plan: StudyPlan,
-    boots: Sequence[Boot],
-    lost: Sequence[tuple[Arm, int]],
-    running: Sequence[tuple[Arm, int]],
-) -> RaceState:
-    """Return what the race decides on."""
-    scores: dict[Arm, list[float]] = {arm: [] for arm in plan.arms}
-    failed = dict.fromkeys(plan.arms, 0)
-    issued = dict.fromkeys(plan.arms, 0)
-    dead = set()
-    for boot in boots:
-        issued[boot.arm] += 1
-        score = boot_objective(boot, plan.weights, plan.board)
-        if boot.status in (BootStatus.INFEASIBLE, BootStatus.NOT_IN_FORCE):
-            dead.add(boot.arm)
-        elif boot.status is BootStatus.OK and score is not None:
-            scores[boot.arm].append(score)
-        else:
-            failed[boot.arm] += 1
-    for arm, _ in lost:
-        issued[arm] += 1
-        failed[arm] += 1
-    for arm, _ in running:
-        issued[arm] += 1
-    return RaceState(
-        arms=plan.arms,
-        incumbent=plan.incumbent,
-        scores={arm: tuple(values) for arm, values in scores.items()},
-        dead=frozenset(dead),
-        issued=issued,
-        failed=failed,
-        known=known_arms(plan.arms, plan.board),
-    )
+        spent_s = self._spent_s or [self._plan.expected_boot_s]
+        return race_state(
+            self._plan.question,
+            ended=self._outcomes,
+            missing=self._lost,
+            running=[arm for arm, _, _ in self._running.values()],
+            choice=self.choice,
+            elapsed=Elapsed(
+                hours=self._passed_s() / SECONDS_PER_HOUR,
+                boot_hours=sum(spent_s) / len(spent_s) / SECONDS_PER_HOUR,
+                num_nodes=self._plan.num_nodes,
+            ),
+        )
 
 
 @dataclass(slots=True)
@@ -299,8 +317,8 @@ def run_race(
     printer: Printer,
     pace: Pace,
     table: Callable[[Sequence[Boot]], Sequence[str]],
-) -> tuple[Boot, ...]:
-    """Run the study's trials to the end of the race and return all boots that came back."""
+) -> RaceResult:
+    """Run the study's trials to the end of the race."""
     # Tune keeps one trial pending at a time unless told otherwise, and a trial is pending for as
     # long as its engine boots: the nodes would boot one after the other.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.num_nodes)
@@ -337,7 +355,7 @@ def run_race(
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
     pace.race_ended_s = time.monotonic()
     printer.say(f"race over: {searcher.stop_reason}")
-    return searcher.boots
+    return RaceResult(boots=searcher.boots, choice=searcher.choice)
 
 
 def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:

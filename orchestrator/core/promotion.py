@@ -59,10 +59,7 @@ def better_gate(fresh: Contrast, *, fixed: tuple[bool, bool], settings: GateSett
     ]
     if any(short):
         counts = f"{fresh.num_boots[0]} and {fresh.num_boots[1]}"
-        reason = (
-            f"{counts} fresh boots, {needed} are needed of each side: "
-            "raise search.boots_per_finalist or search.max_boots"
-        )
+        reason = f"{counts} fresh boots, {needed} are needed of each side: raise search.max_boots"
         return Gate(name="better", passed=None, reason=reason, required=True)
     shown = None if fresh.high is None else fresh.high < 0
     reason = f"from fresh boots {fresh.in_words}"

@@ -256,12 +256,12 @@ def test_engine_spec_of_a_real_board_has_no_trace_of_the_cpu() -> None:
 
 
 def test_settings_of_race_and_gates_are_the_studys(study: Study) -> None:
-    config = study("search.max_boots=9", "policy.min_kv_cache_tokens=5", "seed=4")
+    config = study("search.max_boots=9", "search.max_hours=2", "search.tolerance=0.02", "seed=4")
 
     race, gates = compose.race_settings(config), compose.gate_settings(config)
 
-    assert (race.max_boots, race.boots_per_finalist, race.seed) == (9, 3, 4)
-    assert (gates.min_kv_cache_tokens, gates.cell_tolerance) == (5, 0.05)
+    assert (race.max_boots, race.max_hours, race.tolerance, race.seed) == (9, 2.0, 0.02, 4)
+    assert (gates.min_kv_cache_tokens, gates.cell_tolerance) == (None, 0.05)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "local", "nowhere"])

@@ -5,14 +5,16 @@ from dataclasses import replace
 import pytest
 from core_samples import BASELINE, BOARD, CELL, WIDE_CELL, make_arm, make_boot, make_boots
 
+from orchestrator.core.forecast import Forecast, ForecastRow
 from orchestrator.core.premises import Premises
 from orchestrator.core.promotion import GateSettings
-from orchestrator.core.race import RaceSettings
+from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.summary import summarise
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
 from orchestrator.core.verdict import Verdict, decide
 from orchestrator.report import (
     WIDTH,
+    format_forecast,
     format_plan,
     format_results_table,
     format_verdict,
@@ -23,7 +25,7 @@ BLOCK7 = make_arm(7)
 BLOCK5 = make_arm(5)
 ARMS = (BASELINE, BLOCK5, BLOCK7)
 WEIGHTS = {CELL: 0.8, WIDE_CELL: 0.2}
-RACE = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=64, seed=1)
+RACE = RaceSettings(max_boots=64, seed=1)
 
 
 def study_boots() -> list[Boot]:
@@ -103,28 +105,28 @@ def test_plan_says_arms_boots_cells_and_time() -> None:
         "3 arms on vLLM 0.32.0: no-speculation, probabilistic+block-5",
         "2 cells with their share of the traffic: c1_t0.7 80%, c4_t1 20%",
         "MODELLED by gb10_model",
-        "at most 7 boots",
-        "the best 2 up to 3 each",
-        "about 2.3 h on one node (20 min a boot",
+        "at most 64 boots: every arm once",
+        "gain less than 0.33% on average",
+        "2 fresh boots of the winner, which is compared with the reference no-speculation",
+        "usually about 10 boots, 3.3 h on one node (20 min a boot",
     ):
         assert words in text
 
 
-def test_plan_measured_reference_is_raced_too_and_nodes_share_the_time() -> None:
+def test_plan_names_hours_and_nodes_share_the_time() -> None:
     lines = format_plan(
         ARMS,
         weights=WEIGHTS,
         board=None,
         incumbent=None,
-        settings=RACE,
+        settings=replace(RACE, max_hours=2.5),
         seconds_per_boot=1200,
         num_nodes=2,
     )
     text = " ".join(" ".join(lines).split())
     for words in (
-        "at most 9 boots",
-        "the best 2 and the reference no-speculation up to 3 each",
-        "about 100 min on 2 nodes",
+        "at most 64 boots and 2.5 h: every arm once",
+        "usually about 10 boots, 100 min on 2 nodes",
     ):
         assert words in text
 
@@ -138,8 +140,36 @@ def test_plan_without_times_or_reference_leaves_them_out() -> None:
     short = format_plan(
         ARMS, weights=WEIGHTS, board=None, incumbent=BLOCK5, settings=RACE, seconds_per_boot=10
     )
-    assert "about 90 s on one node" in " ".join(short)
+    assert "usually about 10 boots, 100 s on one node" in " ".join(" ".join(short).split())
     assert "the incumbent probabilistic+block-5" in " ".join(" ".join(short).split())
+
+
+def test_forecast_is_a_table_with_its_assumption() -> None:
+    rows = tuple(
+        ForecastRow(num_nodes=number, boots=25.5, hours=8.0 / number, hours_9_of_10=9.04 / number)
+        for number in (1, 2)
+    )
+    lines = format_forecast(
+        Forecast(
+            rows=rows,
+            num_studies=96,
+            best=0.5,
+            near=0.95,
+            loss=0.004,
+            tolerance=0.01,
+            assumption="drafts as in an article",
+        )
+    )
+    text = " ".join(" ".join(lines).split())
+    assert all(len(line) <= WIDTH for line in lines)
+    assert lines[2].split() == ["1", "25.5", "8.0", "9.0"]
+    for words in (
+        "of 96 simulated studies 95% choose the best arm or one within 1.0% of it",
+        "50% the best itself",
+        "0.4% slower than the best on average",
+        "ASSUMED: drafts as in an article",
+    ):
+        assert words in text
 
 
 def test_verdict_lines_hold_kind_figures_and_every_gate() -> None:

@@ -5,21 +5,24 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from core_samples import BOARD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.race import RaceSettings
+from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.types import BootStatus, Cell
 from orchestrator.fakes.simulate.study import (
     DEFAULT_SETTINGS,
-    SimulatedStudy,
+    SimulatedRace,
     StudySettings,
+    simulate_race,
     simulate_study,
 )
 from orchestrator.fakes.simulate.world import Failures, World
 from orchestrator.fakes.simulate.worlds import BASELINE, article_world, speculating
 
 BEST = speculating("probabilistic", "block", 7)
+RACE = RaceSettings(max_boots=40, seed=0)
 SMALL = replace(
     article_world(),
     arms=(BASELINE, speculating("greedy", "standard", 5), BEST),
@@ -27,7 +30,7 @@ SMALL = replace(
 )
 
 
-def check_time_adds_up(study: SimulatedStudy) -> None:
+def check_time_adds_up(study: SimulatedRace) -> None:
     """No node does two things at once, and no time passes in which nothing could be done."""
     by_node: dict[str, list[tuple[float, float]]] = {}
     for item in study.timed:
@@ -49,31 +52,37 @@ def test_study_of_the_article_finds_an_arm_near_the_best() -> None:
 
     study = simulate_study(world, seed=1)
 
-    assert study.verdict.kind == "promote"
+    race = study.race
+    assert race.chosen is not None
+    assert world.regret(race.chosen) < 0.01
     assert study.winner is not None
     assert world.regret(study.winner) < 0.06
-    assert {boot.arm for boot in study.boots} == set(world.arms)
-    assert study.num_boots == len(world.arms) + 4 * 2
-    check_time_adds_up(study)
+    assert {boot.arm for boot in race.boots} == set(world.arms)
+    assert len(world.arms) < race.num_boots < 40
+    check_time_adds_up(race)
 
 
 def test_study_is_the_same_for_the_same_seed_only() -> None:
     one, again, other = (simulate_study(SMALL, seed=seed) for seed in (3, 3, 4))
 
-    assert one.timed == again.timed
+    assert one.race == again.race
     assert one.verdict == again.verdict
-    assert one.timed != other.timed
+    assert one.race.timed != other.race.timed
 
 
-def test_more_nodes_take_fewer_hours_and_as_many_boots() -> None:
+def test_more_nodes_take_fewer_hours_and_not_many_more_boots() -> None:
     world = article_world()
-    studies = [simulate_study(world, nodes=nodes, seed=2) for nodes in (1, 2, 4, 8)]
+    means = []
+    for nodes in (1, 2, 8):
+        races = [simulate_race(world, RACE, nodes=nodes, seed=seed) for seed in range(6)]
+        means.append(
+            (sum(race.hours for race in races) / 6, sum(race.num_boots for race in races) / 6)
+        )
 
-    hours = [study.hours for study in studies]
-
-    assert hours == sorted(hours, reverse=True)
-    assert hours[0] > 4 * hours[3]
-    assert len({study.num_boots for study in studies}) == 1
+    hours, boots = zip(*means, strict=True)
+    assert list(hours) == sorted(hours, reverse=True)
+    assert hours[0] > 4 * hours[2]
+    assert max(boots) <= min(boots) + 10
 
 
 @settings(deadline=None, max_examples=25)
@@ -104,11 +113,9 @@ def test_study_ends_and_loses_no_boot_whatever_fails(
         ),
         stuck_from_s={"node-0": 500.0} if stuck else {},
     )
-    race = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=max_boots, seed=0)
+    race = replace(RACE, max_boots=max_boots)
 
-    study = simulate_study(
-        world, StudySettings(race=race, gates=DEFAULT_SETTINGS.gates), nodes=nodes, seed=seed
-    )
+    study = simulate_race(world, race, nodes=nodes, seed=seed)
 
     assert 1 <= study.num_boots <= max_boots
     assert study.stop_reason
@@ -129,24 +136,36 @@ def test_arm_that_cannot_run_gets_one_boot_and_no_win() -> None:
 
     study = simulate_study(world, nodes=2, seed=1)
 
-    assert Counter(boot.arm for boot in study.boots)[BEST] == 1
-    assert study.winner != BEST
+    assert Counter(boot.arm for boot in study.race.boots)[BEST] == 1
+    assert BEST not in (study.winner, study.race.chosen)
 
 
 def test_budget_of_boots_is_kept_and_named() -> None:
-    race = RaceSettings(num_finalists=3, boots_per_finalist=3, max_boots=4, seed=0)
+    settings = StudySettings(race=replace(RACE, max_boots=4), gates=DEFAULT_SETTINGS.gates)
 
-    study = simulate_study(
-        article_world(), StudySettings(race=race, gates=DEFAULT_SETTINGS.gates), seed=1
-    )
+    study = simulate_study(article_world(), settings, seed=1)
 
-    assert study.num_boots == 4
-    assert "max_boots=4" in study.stop_reason
+    assert study.race.num_boots == 4
+    assert "max_boots=4" in study.race.stop_reason
+
+
+def test_budget_of_hours_is_kept() -> None:
+    race = simulate_race(article_world(), replace(RACE, max_hours=1.5), nodes=8, seed=1)
+
+    assert race.hours < 1.6
+    assert race.choice is not None
+
+
+def test_race_on_a_board_model_takes_step_times_from_it() -> None:
+    known = simulate_race(SMALL, RACE, nodes=1, seed=1, board=BOARD)
+
+    assert Counter(boot.arm for boot in known.boots)[BASELINE] == 1
+    assert known.chosen == BEST
 
 
 @pytest.mark.parametrize("world", [SMALL, article_world(0.06)], ids=lambda world: world.name)
 def test_boots_of_a_healthy_world_all_end_well(world: World) -> None:
-    study = simulate_study(world, seed=9)
+    study = simulate_race(world, RACE, seed=9)
 
     assert {boot.status for boot in study.boots} == {BootStatus.OK}
     assert all(block.is_valid for boot in study.boots for block in boot.blocks)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import io
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from core_samples import BASELINE, CELL, WIDE_CELL, make_arm, make_block, make_boot, make_facts
+from core_samples import BASELINE, make_arm, make_block, make_boot, make_facts
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ray.tune.search import Searcher
 
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.race import RaceSettings, expected_boots
+from orchestrator.core.race_state import RaceQuestion, RaceSettings
 from orchestrator.core.types import Arm, Boot, BootStatus, Cell
 from orchestrator.events import Pace, Printer
-from orchestrator.fakes.board import DEFAULT_BOARD, BootFault, FakeBoard, Faults
+from orchestrator.fakes.board import BootFault, FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
 from orchestrator.fakes.tracker import FakeTracker
@@ -30,7 +34,6 @@ from orchestrator.study import (
     RaceSearcher,
     StudyPlan,
     describe_end,
-    race_state,
     with_incumbent,
 )
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
@@ -44,7 +47,7 @@ ARMS = (
     ),
 )
 WEIGHTS = {Cell(streams=1, temperature=0.7): 0.5, Cell(streams=2, temperature=1.0): 0.5}
-RACE = RaceSettings(num_finalists=2, boots_per_finalist=3, max_boots=40, seed=1)
+RACE = RaceSettings(max_boots=40, seed=1)
 
 
 def make_plan(
@@ -52,11 +55,9 @@ def make_plan(
 ) -> StudyPlan:
     return StudyPlan(
         study_id="study",
-        arms=tuple(arms),
-        incumbent=incumbent,
-        weights=WEIGHTS,
-        board=None,
+        question=RaceQuestion(arms=tuple(arms), incumbent=incumbent, weights=WEIGHTS, board=None),
         race=race,
+        expected_boot_s=60.0,
         slot_token="trial_slot",
         num_nodes=1,
         storage_path=Path("unused"),
@@ -141,17 +142,22 @@ def race(
     return searcher, issued
 
 
-def test_race_covers_all_arms_and_gives_the_finalists_fresh_boots() -> None:
+def test_race_covers_all_arms_and_gives_the_choice_fresh_boots() -> None:
     searcher, issued = race()
 
     assert {arm for arm, _ in issued[:5]} == set(ARMS)
     boots = Counter(arm for arm, _ in issued)
-    assert sorted(boots.values()) == [1, 1, 3, 3, 3]
-    assert boots[BASELINE] == 3, "the reference is measured again beside the finalists"
-    assert boots[make_arm(7, "probabilistic", "block")] == 3
-    assert len(issued) == expected_boots(5, RACE)
+    assert boots[BASELINE] == 2, "the reference is measured again beside the choice"
+    assert searcher.choice is not None
+    assert searcher.choice.arm.rejection_sample_method == "block"
+    fresh = [
+        boot
+        for boot in searcher.boots
+        if boot.arm == searcher.choice.arm and boot.trial_id not in searcher.choice.chosen_by
+    ]
+    assert len(fresh) == 2
     assert all(boot.status is BootStatus.OK for boot in searcher.boots)
-    assert searcher.stop_reason == "3 finalists have their boots"
+    assert searcher.stop_reason == searcher.choice.reason
     assert searcher.running == 0
 
 
@@ -164,10 +170,11 @@ def test_race_numbers_an_arms_boots_from_0() -> None:
     assert [(boot.arm, boot.replicate) for boot in searcher.boots] == issued
 
 
-def test_race_on_two_nodes_needs_the_same_boots() -> None:
-    alone, together = race()[1], race(parallel=2)[1]
+def test_race_on_two_nodes_covers_the_same_arms_and_ends() -> None:
+    searcher, issued = race(parallel=2)
 
-    assert Counter(together) == Counter(alone)
+    assert {arm for arm, _ in issued} == set(ARMS)
+    assert searcher.choice is not None
 
 
 def test_issued_boots_are_told_at_once() -> None:
@@ -189,7 +196,8 @@ def test_arm_that_cannot_run_gets_one_boot_and_is_out() -> None:
     searcher, issued = race({best: Faults(boot=BootFault.INFEASIBLE)})
 
     assert Counter(arm for arm, _ in issued)[best] == 1
-    assert searcher.stop_reason == "3 finalists have their boots"
+    assert searcher.choice is not None
+    assert searcher.choice.arm != best
 
 
 def test_arm_that_is_not_in_force_gets_one_boot_and_is_out() -> None:
@@ -205,8 +213,10 @@ def test_failed_boot_is_made_good_once() -> None:
 
     searcher, issued = race({best: Faults(boot=BootFault.TRANSIENT, failing_boots=1)})
 
-    assert Counter(arm for arm, _ in issued)[best] == 4
-    assert [boot.status for boot in searcher.boots if boot.arm == best].count(BootStatus.OK) == 3
+    ends = [boot.status for boot in searcher.boots if boot.arm == best]
+    assert ends[:2] == [BootStatus.FAILED, BootStatus.OK]
+    assert set(ends[1:]) == {BootStatus.OK}
+    assert Counter(arm for arm, _ in issued)[best] == len(ends)
 
 
 def test_arm_whose_boots_keep_failing_is_not_retried_for_ever() -> None:
@@ -247,7 +257,6 @@ def test_trial_whose_process_died_is_a_lost_boot_and_is_made_good(
     arm = from_plain(Arm, first["arm"])
     assert (arm, 0) not in issued, "the lost boot's number is not used again"
     assert (arm, 1) in issued
-    assert len(issued) == expected_boots(5, RACE)
     assert len(searcher.boots) == len(issued)
 
 
@@ -273,63 +282,88 @@ def test_end_of_a_trial_that_was_not_issued_changes_nothing() -> None:
     assert searcher.boots == ()
 
 
-@pytest.mark.parametrize("num_before", [1, 4, 7, 10])
-def test_race_that_is_saved_and_restored_goes_on_where_it_was(
-    num_before: int, tmp_path: Path
-) -> None:
-    """F17: what is done is kept, and the rest is the same rest."""
-    whole = race()[1]
-    before, cluster, ids = make_searcher(), Cluster({}), count()
-    loop = drive(before, cluster, ids)
-    issued = [next(loop) for _ in range(num_before + 1)]  # the last one has not run yet
-    kept = before.boots
+def synthetic(config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Return the end of a trial whose speed is luck, or nothing for one that died."""
+    arm, number = from_plain(Arm, config["arm"]), int(config["replicate"])
+    draw = rng.random()
+    if draw < 0.1:
+        return {}
+    if draw < 0.15:
+        status = BootStatus.INFEASIBLE
+        return result_of(make_boot(arm, [], replicate=number, status=status, reason="memory"))
+    seconds = rng.lognormvariate(0, 0.05) / (2 + arm.num_speculative_tokens)
+    blocks = [make_block(arm, cell=cell, seconds_per_token=seconds) for cell in WEIGHTS]
+    return result_of(make_boot(arm, blocks, replicate=number))
+
+
+def steps(
+    searcher: RaceSearcher,
+    running: dict[str, dict[str, Any]],
+    seed: int,
+    *,
+    start: int,
+    stop: int,
+    parallel: int,
+) -> list[object]:
+    """Do so many steps of a history that follows from the seed, and tell what was decided."""
+    told: list[object] = []
+    for step in range(start, stop):
+        rng = random.Random(f"{seed}/{step}")
+        if len(running) < parallel and rng.random() < 0.7:
+            config = searcher.suggest(f"t{step}")
+            told.append(config)
+            if isinstance(config, dict):
+                running[f"t{step}"] = config
+        elif running:
+            trial_id = rng.choice(sorted(running))
+            result = synthetic(running.pop(trial_id), rng)
+            searcher.on_trial_complete(trial_id, result)
+    return told
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), cut=st.integers(0, 40), parallel=st.integers(1, 4))
+def test_race_decides_after_a_restore_as_without_it(seed: int, cut: int, parallel: int) -> None:
+    """F17: what is done is kept, and the rest is the same rest; boots under way were lost."""
+    depths = tuple(make_arm(depth) for depth in (4, 5, 6))
+    plan = make_plan((BASELINE, *depths), race=replace(RACE, max_hours=2.0))
+    before, other = (
+        RaceSearcher(plan, lambda _id, _arm, _number: None, lambda: 0.0) for _ in range(2)
+    )
+    running: dict[str, dict[str, Any]] = {}
+    steps(before, running, seed, start=0, stop=cut, parallel=parallel)
+    with TemporaryDirectory() as folder:
+        before.save(f"{folder}/race.json")
+        other.restore(f"{folder}/race.json")
+    for trial_id in running:
+        before.on_trial_complete(trial_id, error=True)
+
+    rest = [
+        steps(searcher, {}, seed, start=cut, stop=cut + 80, parallel=parallel)
+        for searcher in (before, other)
+    ]
+
+    assert rest[0] == rest[1]
+    assert other.boots == before.boots
+    assert other.choice == before.choice
+    assert other.stop_reason == before.stop_reason
+
+
+def test_hours_are_counted_from_the_first_question_and_over_a_restore(tmp_path: Path) -> None:
+    now = [0.0]
+    plan = make_plan(race=replace(RACE, max_hours=1.0))
+    before = RaceSearcher(plan, lambda _id, _arm, _number: None, lambda: now[0])
+    assert isinstance(before.suggest("t0"), dict)
+    now[0] += 3000.0
     before.save(str(tmp_path / "race.json"))
 
-    after = make_searcher()
+    now[0] += 10**6
+    after = RaceSearcher(plan, lambda _id, _arm, _number: None, lambda: now[0])
     after.restore(str(tmp_path / "race.json"))
-    rest = list(drive(after, cluster, ids))
+    assert isinstance(after.suggest("t1"), dict)
+    now[0] += 560.0
 
-    assert len(kept) == num_before
-    assert issued[-1] not in rest, "the lost boot's number is not used again"
-    assert after.boots[:num_before] == kept
-    # The boot under way was lost with the driver and is made good by one more.
-    assert Counter(arm for arm, _ in issued + rest) == Counter(arm for arm, _ in whole) + Counter(
-        [issued[-1][0]]
-    )
-    assert len(after.boots) == len(whole)
-
-
-def test_race_state_counts_every_boot_once() -> None:
-    good, bad, dead, lost = (make_arm(depth) for depth in (4, 5, 6, 7))
-    plan = replace(make_plan((BASELINE, good, bad, dead, lost)), weights={CELL: 1.0})
-    boots = [
-        make_boot(good, [make_block(good, seconds_per_token=0.03)]),
-        make_boot(good, [make_block(good, seconds_per_token=0.02)], replicate=1),
-        make_boot(bad, [], status=BootStatus.FAILED, reason="died"),
-        make_boot(bad, [make_block(bad, cell=WIDE_CELL)], replicate=1),
-        make_boot(dead, [], status=BootStatus.INFEASIBLE, reason="memory"),
-    ]
-
-    state = race_state(plan, boots, [(lost, 0)], [(BASELINE, 0), (lost, 1)])
-
-    assert state.scores[good] == pytest.approx((0.03, 0.02))
-    assert state.scores[bad] == ()
-    assert state.failed == {BASELINE: 0, good: 0, bad: 2, dead: 0, lost: 1}
-    assert state.issued == {BASELINE: 1, good: 2, bad: 2, dead: 1, lost: 2}
-    assert state.dead == {dead}
-
-
-def test_race_state_with_a_board_model_scores_acceptance_only() -> None:
-    arm = make_arm()
-    plan = replace(make_plan((BASELINE, arm)), weights={CELL: 1.0}, board=DEFAULT_BOARD)
-    boots = [
-        make_boot(arm, [make_block(arm, seconds_per_token=seconds, length=3.0)])
-        for seconds in (0.03, 9.0)
-    ]
-
-    scores = race_state(plan, boots, [], []).scores[arm]
-
-    assert scores == pytest.approx([DEFAULT_BOARD.step_time_s(7, 1) / 3.0] * 2)
+    assert after.suggest("t2") is None, "a boot would end after the hour"
 
 
 def test_incumbent_outside_the_space_is_measured_beside_it() -> None:
@@ -345,7 +379,7 @@ def test_race_with_an_incumbent_measures_it_to_the_end() -> None:
 
     _, issued = race(plan=make_plan((*ARMS, foreign), incumbent=foreign))
 
-    assert Counter(arm for arm, _ in issued)[foreign] == 3
+    assert Counter(arm for arm, _ in issued)[foreign] == 2
 
 
 @dataclass

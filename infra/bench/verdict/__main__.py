@@ -3,6 +3,7 @@
     python -m infra.bench.verdict coverage [--simulations 1000] [--processes 2]
     python -m infra.bench.verdict nodes
     python -m infra.bench.verdict replay
+    python -m infra.bench.verdict race [--studies 500] [--processes 2]
 
 The seeds are fixed: the same call prints the same numbers.
 """
@@ -13,7 +14,7 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from infra.bench.verdict import replay
+from infra.bench.verdict import race, replay
 from infra.bench.verdict.coverage import (
     BLOCKS_PER_CELL,
     SPREADS,
@@ -29,10 +30,15 @@ from infra.bench.verdict.nodes import node_lines
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one of the tables."""
     parser = argparse.ArgumentParser(prog="python -m infra.bench.verdict")
-    parser.add_argument("table", choices=["coverage", "nodes", "replay"])
+    parser.add_argument("table", choices=["coverage", "nodes", "replay", "race"])
     parser.add_argument("--simulations", type=int, default=1000, help="of each row")
+    parser.add_argument("--studies", type=int, default=500, help="of each world of the race")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
+    if options.table == "race":
+        for line in race.report(num_studies=options.studies, num_processes=options.processes):
+            _say(line)
+        return
     if options.table == "nodes":
         for line in node_lines(options.simulations):
             _say(line)

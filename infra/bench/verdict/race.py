@@ -27,9 +27,15 @@ from infra.bench.verdict.rules import (
     three_runs,
     tpe,
 )
+from orchestrator.core.comparison import measured
 from orchestrator.core.types import Arm
 from orchestrator.core.verdict import promotable
-from orchestrator.fakes.simulate.study import DEFAULT_SETTINGS, simulate_race, simulate_study
+from orchestrator.fakes.simulate.study import (
+    DEFAULT_SETTINGS,
+    SimulatedRace,
+    simulate_race,
+    simulate_study,
+)
 from orchestrator.fakes.simulate.world import World
 from orchestrator.fakes.simulate.worlds import (
     article_world,
@@ -39,23 +45,27 @@ from orchestrator.fakes.simulate.worlds import (
     tie_world,
 )
 
-WORLDS: Mapping[str, World] = {
-    "article, boots spread by 2 %": article_world(0.02),
-    "article, boots spread by 6 %": article_world(0.06),
-    "cliff": cliff_world(),
-    "interaction": interaction_world(),
-    "tie": tie_world(),
-}
 NULLS: Mapping[str, World] = {
     "all arms equal, boots spread by 2 %": null_world(0.02),
     "all arms equal, boots spread by 6 %": null_world(0.06),
 }
-COMPARED = 2
-"""Worlds, from the first on, that the other rules are tried in as well."""
+ARTICLE = "article, boots spread by 2 %"
+WORLDS: Mapping[str, World] = {
+    ARTICLE: article_world(0.02),
+    "article, boots spread by 6 %": article_world(0.06),
+    **NULLS,
+}
+MORE: Mapping[str, World] = {
+    "cliff": cliff_world(),
+    "interaction": interaction_world(),
+    "tie": tie_world(),
+}
+"""Worlds that the other rules are not tried in."""
 NUM_NODES = 8
 NODES = (1, 2, 4, 8)
 NEAR = 0.01
-RACE, VERDICT = "specpilot, the race's choice", "specpilot, the verdict's winner"
+RACE = "specpilot, the race's choice"
+VERDICT = "specpilot, the verdict's winner"
 OPTUNA = "optuna==5.0.0"
 _OPTUNA_VENV = Path(__file__).resolve().parents[3] / ".bench" / "optuna"
 
@@ -80,13 +90,12 @@ def report(*, num_studies: int, num_processes: int) -> Iterator[str]:
     yield f"{num_studies} studies each, seeds 0 to {num_studies - 1}; intervals are Wilson's, 95 %"
     yield "" if optuna else f"{OPTUNA} cannot be installed here; its row is missing"
     with ProcessPoolExecutor(num_processes) as pool:
-        for number, (name, world) in enumerate({**NULLS, **WORLDS}.items()):
-            others = number < len(NULLS) + COMPARED
+        for name, world in {**WORLDS, **MORE}.items():
+            others = name in WORLDS
             study = partial(_study, world, others=others, with_optuna=optuna and others)
             found = list(pool.map(study, range(num_studies), chunksize=5))
-            yield from (
-                _null_lines(name, world, found) if name in NULLS else _lines(name, world, found)
-            )
+            lines = _null_lines if name in NULLS else _lines
+            yield from lines(name, world, found)
         yield from _time_lines(pool, num_studies)
 
 
@@ -97,7 +106,7 @@ def _study(world: World, seed: int, *, others: bool, with_optuna: bool) -> list[
     stop = "" if race.choice is None else race.choice.stop
     ours = partial(Named, boots=race.num_boots, hours=race.hours, stop=stop)
     named = [
-        ours(rule=RACE, arm=race.chosen, promoted=promotable(study.verdict)),
+        ours(rule=RACE, arm=race.chosen, promoted=_is_shown(world, race)),
         ours(rule=VERDICT, arm=study.winner, promoted=promotable(study.verdict)),
     ]
     if not others:
@@ -108,6 +117,21 @@ def _study(world: World, seed: int, *, others: bool, with_optuna: bool) -> list[
         arm = rule(bench, race.num_boots)
         named.append(Named(rule=name, arm=arm, boots=bench.boots))
     return named
+
+
+def _is_shown(world: World, race: SimulatedRace) -> bool:
+    """Whether fresh boots alone show the choice faster than the incumbent."""
+    choice, incumbent = race.choice, world.incumbent
+    if choice is None or incumbent is None or choice.arm == incumbent:
+        return False
+    boots = [
+        boot
+        for boot in race.boots
+        if boot.arm != choice.arm or boot.trial_id not in choice.chosen_by
+    ]
+    compared = measured(boots, cells=world.cells, board=None).compare(world.weights)
+    high = compared.contrast(choice.arm, incumbent, confidence=0.95).high
+    return high is not None and high < 0
 
 
 def _rules(with_optuna: bool) -> dict[str, Rule]:
@@ -151,15 +175,12 @@ def _null_lines(name: str, world: World, found: Sequence[Sequence[Named]]) -> It
     yield f"\n{name}: {len(world.arms)} arms, {NUM_NODES} boards"
     yield f"{'rule':<34}{'changes production':<26}{'boots':>8}"
     for rule, items in _by_rule(found).items():
-        if rule == VERDICT:
-            continue
         changed = [
             item.arm not in (None, world.incumbent) if item.promoted is None else item.promoted
             for item in items
         ]
         boots = sum(item.boots for item in items) / len(items)
-        label = "specpilot" if rule == RACE else rule
-        yield f"{label:<34}{_share(sum(changed) / len(items), len(items)):<26}{boots:>8.1f}"
+        yield f"{rule:<34}{_share(sum(changed) / len(items), len(items)):<26}{boots:>8.1f}"
     yield _stops(found)
 
 
@@ -169,13 +190,18 @@ def _stops(found: Sequence[Sequence[Named]]) -> str:
         stop: sum(item.stop == stop for item in ours) / len(ours)
         for stop in ("winner", "tie", "budget")
     }
-    promoted = sum(bool(item.promoted) for item in ours) / len(ours)
     words = ", ".join(f"{stop} {share:.0%}" for stop, share in shares.items())
-    return f"the race's stops: {words}; the verdict promotes in {promoted:.1%}"
+    choice, verdict = (
+        sum(bool(items[place].promoted) for items in found) / len(found) for place in (0, 1)
+    )
+    return (
+        f"the race's stops: {words}; fresh boots show its choice faster than what serves in "
+        f"{choice:.1%}; the verdict promotes in {verdict:.1%}"
+    )
 
 
 def _time_lines(pool: ProcessPoolExecutor, num_studies: int) -> Iterator[str]:
-    world = WORLDS["article, boots spread by 2 %"]
+    world = WORLDS[ARTICLE]
     yield "\ntime to decide, article, boots spread by 2 % (the race alone)"
     yield f"{'boards':>6}{'boots':>8}{'hours':>8}{'9 of 10 within':>16}   best or within 1 %"
     for nodes in NODES:
@@ -222,7 +248,8 @@ def _optuna_path() -> Path:
 def _optuna() -> Any:
     """Return Optuna, which only this bench needs; our own numpy stays the one that is found."""
     sys.path.append(str(_optuna_path().parent))
-    import optuna  # noqa: PLC0415  # lives in an environment of its own, below .bench
+    # It lives in an environment of its own, below .bench.
+    import optuna  # type: ignore[import-not-found]  # noqa: PLC0415
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

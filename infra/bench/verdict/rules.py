@@ -1,7 +1,7 @@
 """How others choose a configuration, on the same simulated boards and with the same objective.
 
 Every rule sees seconds per output token of runs and of boots, and names an arm or None where it
-says that it cannot tell. Where a rule's publication leaves a number open, the constant here says so.
+says that it cannot tell. Where a rule's publication leaves a number open, the constant says so.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def full_grid(bench: Bench, _budget: int) -> Arm | None:
 
 
 def separated(bench: Bench, _budget: int) -> Arm | None:
-    """vllm-optimizer: finalists in one fresh boot of three runs; ranges and t intervals separate."""
+    """vllm-optimizer: finalists in a fresh boot of three runs; ranges and t intervals separate."""
     first = {arm: statistics.fmean(bench.runs(arm, 0)) for arm in bench.world.arms}
     finalists = sorted(first, key=lambda arm: first[arm])[:NUM_FINALISTS]
     incumbent = bench.world.incumbent
@@ -110,7 +110,7 @@ def _t_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def median_mad(bench: Bench, _budget: int) -> Arm | None:
-    """tune_speculative_k: median of three runs without outliers; a tie goes to the smaller depth."""
+    """tune_speculative_k: median of runs without outliers; a tie goes to the smaller depth."""
     scores = {arm: _robust(bench.runs(arm, 0)) for arm in bench.world.arms}
     best = min(scores.values())
     tied = [arm for arm in scores if scores[arm] <= best * (1 + TIE)]

@@ -5,10 +5,19 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 
-from orchestrator.core.estimate import boot_objective
 from orchestrator.core.promotion import GateSettings
-from orchestrator.core.race import RaceDecision, RaceSettings, RaceState, next_boot
-from orchestrator.core.types import Arm, Boot, BootStatus
+from orchestrator.core.race import RaceDecision, next_boot
+from orchestrator.core.race_state import (
+    Choice,
+    Elapsed,
+    Outcome,
+    RaceQuestion,
+    RaceSettings,
+    RaceState,
+    outcome,
+    race_state,
+)
+from orchestrator.core.types import Arm, BoardModel, Boot
 from orchestrator.core.verdict import Verdict, decide
 from orchestrator.fakes.simulate.world import TimedBoot, World
 
@@ -26,18 +35,19 @@ class StudySettings:
 
 
 DEFAULT_SETTINGS = StudySettings(
-    race=RaceSettings(num_finalists=3, boots_per_finalist=3, max_boots=60, seed=0),
+    race=RaceSettings(max_boots=40, seed=0),
     gates=GateSettings(),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedStudy:
-    """What a study did and said."""
+class SimulatedRace:
+    """What a race did."""
 
     timed: tuple[TimedBoot, ...]
     """In order of their end."""
-    verdict: Verdict
+    choice: Choice | None
+    """None when no arm could be chosen."""
     stop_reason: str
     num_nodes: int
 
@@ -57,15 +67,52 @@ class SimulatedStudy:
         return max((item.end_s for item in self.timed), default=0.0) / SECONDS_PER_HOUR
 
     @property
+    def chosen(self) -> Arm | None:
+        """The arm that the race chose."""
+        return None if self.choice is None else self.choice.arm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedStudy:
+    """What a study did and said."""
+
+    race: SimulatedRace
+    verdict: Verdict
+
+    @property
     def winner(self) -> Arm | None:
         """The verdict's winner."""
         return self.verdict.winner
 
 
+def simulate_race(
+    world: World,
+    race: RaceSettings,
+    *,
+    nodes: int = 8,
+    seed: int,
+    board: BoardModel | None = None,
+) -> SimulatedRace:
+    """Run one race: whenever a node is idle it is asked, as Tune asks its searcher.
+
+    Args:
+        world: What the boots are made of.
+        race: The race's settings; their seed is replaced by ``seed``.
+        nodes: Boots that run at a time.
+        seed: Of the study: coverage order, prompts, nodes and luck.
+        board: Source of modelled step times; None to measure them.
+    """
+    loop = _Loop(world, replace(race, seed=seed), nodes=nodes, seed=seed, board=board)
+    stop_reason = loop.run()
+    return SimulatedRace(
+        timed=tuple(loop.ended), choice=loop.choice, stop_reason=stop_reason, num_nodes=nodes
+    )
+
+
 def simulate_study(
     world: World, settings: StudySettings = DEFAULT_SETTINGS, *, nodes: int = 8, seed: int
 ) -> SimulatedStudy:
-    """Run one study: whenever a node is idle the race is asked, as Tune asks its searcher.
+    """Run one study: the race and its verdict.
 
     Args:
         world: What the boots are made of.
@@ -73,38 +120,40 @@ def simulate_study(
         nodes: Boots that run at a time.
         seed: Of the study: coverage order, prompts, nodes and luck.
     """
-    loop = _Loop(world, replace(settings.race, seed=seed), nodes=nodes, seed=seed)
-    stop_reason = loop.run()
+    race = simulate_race(world, settings.race, nodes=nodes, seed=seed)
     verdict = decide(
         world.arms,
-        boots=tuple(item.boot for item in loop.ended),
+        boots=race.boots,
         weights=world.weights,
         board=None,
         incumbent=world.incumbent,
         settings=settings.gates,
         confidence=settings.confidence,
+        chosen_by=None if race.choice is None else race.choice.chosen_by,
     )
-    return SimulatedStudy(
-        timed=tuple(loop.ended), verdict=verdict, stop_reason=stop_reason, num_nodes=nodes
-    )
+    return SimulatedStudy(race=race, verdict=verdict)
 
 
 class _Loop:
-    """Nodes and boots under way; the state of the race is kept up as boots end."""
+    """Nodes and boots under way."""
 
-    def __init__(self, world: World, race: RaceSettings, *, nodes: int, seed: int) -> None:
+    def __init__(
+        self, world: World, race: RaceSettings, *, nodes: int, seed: int, board: BoardModel | None
+    ) -> None:
         self._world = world
         self._race = race
         self._seed = seed
+        self._question = RaceQuestion(
+            arms=world.arms, incumbent=world.incumbent, weights=world.weights, board=board
+        )
+        self._num_nodes = nodes
         self._now_s = 0.0
         self._idle = [f"node-{index}" for index in range(nodes)]
         self._running: list[tuple[float, int, TimedBoot]] = []
         self._num_started = 0
-        self._scores: dict[Arm, tuple[float, ...]] = dict.fromkeys(world.arms, ())
-        self._issued = dict.fromkeys(world.arms, 0)
-        self._failed = dict.fromkeys(world.arms, 0)
-        self._dead: frozenset[Arm] = frozenset()
+        self._outcomes: list[Outcome] = []
         self.ended: list[TimedBoot] = []
+        self.choice: Choice | None = None
 
     def run(self) -> str:
         """Run to the end of the race, let the boots under way end, and return why it ended."""
@@ -120,9 +169,9 @@ class _Loop:
 
     def _fill(self) -> RaceDecision | None:
         """Start boots while nodes are idle; return what the race said last, None with no node."""
-        decision = None
         while self._idle:
             decision = next_boot(self._state(), self._race)
+            self.choice = decision.choice or self.choice
             if decision.kind != "boot":
                 return decision
             assert decision.arm is not None
@@ -138,30 +187,26 @@ class _Loop:
             start_s=self._now_s,
             seed=self._seed,
         )
-        self._issued[arm] += 1
         self._num_started += 1
         heapq.heappush(self._running, (timed.end_s, self._num_started, timed))
 
     def _finish_next(self) -> None:
         self._now_s, _, timed = heapq.heappop(self._running)
         self.ended.append(timed)
-        boot = timed.boot
-        self._idle.append(boot.node_id)
-        score = boot_objective(boot, self._world.weights, None)
-        if boot.status in (BootStatus.INFEASIBLE, BootStatus.NOT_IN_FORCE):
-            self._dead |= {boot.arm}
-        elif score is not None:
-            self._scores[boot.arm] += (score,)
-        else:
-            self._failed[boot.arm] += 1
+        self._outcomes.append(outcome(timed.boot, self._question))
+        self._idle.append(timed.boot.node_id)
 
     def _state(self) -> RaceState:
-        world = self._world
-        return RaceState(
-            arms=world.arms,
-            incumbent=world.incumbent,
-            scores=self._scores,
-            dead=self._dead,
-            issued=self._issued,
-            failed=self._failed,
+        spent_s = [item.end_s - item.start_s for item in self.ended]
+        elapsed = Elapsed(
+            hours=self._now_s / SECONDS_PER_HOUR,
+            boot_hours=sum(spent_s) / len(spent_s) / SECONDS_PER_HOUR if spent_s else 0.0,
+            num_nodes=self._num_nodes,
+        )
+        return race_state(
+            self._question,
+            ended=self._outcomes,
+            running=[timed.boot.arm for _, _, timed in self._running],
+            choice=self.choice,
+            elapsed=elapsed,
         )

@@ -1,0 +1,183 @@
+"""What a race knows: its settings, what came of its boots, and what it has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.core.comparable import odd_boots
+from orchestrator.core.estimate import boot_objective, known_arms
+from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
+
+Stop = Literal["winner", "tie", "budget"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceSettings:
+    """The budget of a race and what it may overlook."""
+
+    max_boots: int
+    """Boots of the whole study, failed ones included."""
+    max_hours: float | None = None
+    """From the start to the end of the last boot; None: no limit."""
+    tolerance: float = 0.01
+    """Relative difference of two arms that does not matter, above 0."""
+    error: float = 0.05
+    """Chance that an arm is wrongly called beaten, 0 to 1."""
+    fresh_boots: int = 2
+    """Boots of the winner that did not choose it; the reference has as many altogether."""
+    seed: int
+    """Orders the coverage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One boot with a score."""
+
+    trial_id: str
+    arm: Arm
+    score_s: float
+    """Objective in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which arm the selection ended with; made once, and kept with the race's state."""
+
+    arm: Arm
+    stop: Stop
+    """winner: every other arm is beaten by the bound, or on average another one would gain less
+    than a third of the tolerance and none is estimated within the tolerance. tie: the same gain,
+    and arms within the tolerance that are not told apart. budget: boots or hours are spent first.
+    """
+    reason: str
+    chosen_by: tuple[str, ...]
+    """Trial ids of the scored boots at that moment; all others are fresh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elapsed:
+    """The time that a race has taken."""
+
+    hours: float
+    boot_hours: float
+    """What a boot with its blocks takes."""
+    num_nodes: int
+    """Boots that run at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceState:
+    """What has happened so far. Arms that a mapping does not name have none."""
+
+    arms: tuple[Arm, ...]
+    incumbent: Arm | None
+    scored: tuple[Scored, ...]
+    """In order of their end. An issued boot that is neither here nor in ``failed`` is running."""
+    dead: frozenset[Arm] = frozenset()
+    """Arms that cannot run here or are not in force."""
+    issued: Mapping[Arm, int] = field(default_factory=dict)
+    """Boots started so far, running ones included."""
+    failed: Mapping[Arm, int] = field(default_factory=dict)
+    """Boots that ended without a score."""
+    known: frozenset[Arm] = frozenset()
+    """Arms whose score a model states: after their first boot more would tell nothing."""
+    kv_cache_tokens: Mapping[Arm, int] = field(default_factory=dict)
+    """Smallest over boots, for ties."""
+    choice: Choice | None = None
+    elapsed: Elapsed | None = None
+    """None where hours do not matter."""
+
+    def scores(self) -> dict[Arm, tuple[float, ...]]:
+        """Return the scores by arm, in the order of the arms; those of dead arms are left out."""
+        values: dict[Arm, tuple[float, ...]] = dict.fromkeys(self.arms, ())
+        for item in self.scored:
+            if item.arm not in self.dead:
+                values[item.arm] = (*values[item.arm], item.score_s)
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceQuestion:
+    """What a study asks; it does not change while it runs."""
+
+    arms: tuple[Arm, ...]
+    incumbent: Arm | None
+    weights: Mapping[Cell, float]
+    """The traffic's share by cell."""
+    board: BoardModel | None
+    """Source of modelled step times; None when they are measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A boot that came back, with its score."""
+
+    boot: Boot
+    score_s: float | None
+    """Objective in seconds; None when it has none."""
+
+
+def outcome(boot: Boot, question: RaceQuestion) -> Outcome:
+    """Return the boot with its score."""
+    return Outcome(boot=boot, score_s=boot_objective(boot, question.weights, question.board))
+
+
+def race_state(
+    question: RaceQuestion,
+    *,
+    ended: Sequence[Outcome],
+    missing: Sequence[Arm] = (),
+    running: Sequence[Arm] = (),
+    choice: Choice | None = None,
+    elapsed: Elapsed | None = None,
+) -> RaceState:
+    """Return what the race decides on.
+
+    A boot that ran on or with something else than the others has no score here either; it counts
+    as failed and is made good like one.
+
+    Args:
+        question: What the study asks.
+        ended: Boots that came back, in the order of their end.
+        missing: Arms of boots that were lost with their process, once for each.
+        running: Arms of the boots under way, once for each.
+        choice: What the race has chosen, if it has.
+        elapsed: The time taken; None where hours do not matter.
+    """
+    failed = dict.fromkeys(question.arms, 0)
+    issued = dict.fromkeys(question.arms, 0)
+    kv: dict[Arm, int] = {}
+    dead: set[Arm] = set()
+    scored: list[Scored] = []
+    odd = odd_boots([item.boot for item in ended])
+    for item in ended:
+        boot = item.boot
+        issued[boot.arm] += 1
+        if boot.status in (BootStatus.INFEASIBLE, BootStatus.NOT_IN_FORCE):
+            dead.add(boot.arm)
+        elif item.score_s is None or boot.trial_id in odd:
+            failed[boot.arm] += 1
+        else:
+            scored.append(Scored(trial_id=boot.trial_id, arm=boot.arm, score_s=item.score_s))
+            tokens = None if boot.facts is None else boot.facts.kv_cache_tokens
+            if tokens is not None:
+                kv[boot.arm] = min(tokens, kv.get(boot.arm, tokens))
+    for arm in missing:
+        issued[arm] += 1
+        failed[arm] += 1
+    for arm in running:
+        issued[arm] += 1
+    return RaceState(
+        arms=question.arms,
+        incumbent=question.incumbent,
+        scored=tuple(scored),
+        dead=frozenset(dead),
+        issued=issued,
+        failed=failed,
+        known=known_arms(question.arms, question.board),
+        kv_cache_tokens=kv,
+        choice=choice,
+        elapsed=elapsed,
+    )

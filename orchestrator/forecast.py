@@ -1,0 +1,138 @@
+"""What a study will probably take and find, from simulated studies: before anything is booted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from orchestrator.core.forecast import Forecast, ForecastRow
+from orchestrator.core.race_state import RaceQuestion, RaceSettings
+from orchestrator.core.types import Arm, BoardModel, Cell
+from orchestrator.fakes.simulate.board import Spread, lognormal, rng_of
+from orchestrator.fakes.simulate.study import SimulatedRace, simulate_race
+from orchestrator.fakes.simulate.window import LoadShape
+from orchestrator.fakes.simulate.world import World
+from orchestrator.fakes.simulate.worlds import ARTICLE_BOARD
+
+NODES = (1, 2, 4, 8)
+BOOT_CV = 0.02
+"""Spread of the step time between boots, published for one GB10 with autotune off."""
+ARM_CV = 0.03
+"""How far an arm's step time may lie from what the board's formula says. Assumed."""
+COLDEST = 0.1
+"""Lowest temperature of the simulated draft; greedy sampling counts as this."""
+MOST_BLOCKS, MOST_STUDIES, FEWEST_STUDIES = 96 * 170, 96, 24
+"""96 studies of 17 arms and 10 cells take about 12 s; larger spaces get fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long a boot and its blocks take."""
+
+    boot_s: float
+    block_s: float
+    blocks_per_cell: int
+    max_tokens: int
+
+
+def forecast(question: RaceQuestion, settings: RaceSettings, times: Times) -> Forecast:
+    """Simulate studies on 1, 2, 4 and 8 boards; the same every time.
+
+    Args:
+        question: Arms, cells and the source of step times.
+        settings: The race.
+        times: Of a boot and its blocks.
+    """
+    blocks = len(question.arms) * len(question.weights)
+    total = min(MOST_STUDIES, max(FEWEST_STUDIES, MOST_BLOCKS // blocks))
+    per_row = total // len(NODES)
+    rows: list[ForecastRow] = []
+    regrets: list[float] = []
+    for row, num_nodes in enumerate(NODES):
+        races = []
+        for seed in range(row * per_row, (row + 1) * per_row):
+            world = _world(question, times, seed)
+            race = simulate_race(world, settings, nodes=num_nodes, seed=seed, board=question.board)
+            races.append(race)
+            regrets.append(_regret(world, question.board, race.chosen))
+        rows.append(_row(num_nodes, races))
+    return Forecast(
+        rows=tuple(rows),
+        num_studies=len(regrets),
+        best=sum(regret <= 0 for regret in regrets) / len(regrets),
+        near=sum(regret <= settings.tolerance for regret in regrets) / len(regrets),
+        loss=_mean([regret for regret in regrets if math.isfinite(regret)]),
+        tolerance=settings.tolerance,
+        assumption=_assumption(question),
+    )
+
+
+def _row(num_nodes: int, races: list[SimulatedRace]) -> ForecastRow:
+    hours = sorted(race.hours for race in races)
+    return ForecastRow(
+        num_nodes=num_nodes,
+        boots=sum(race.num_boots for race in races) / len(races),
+        hours=sum(hours) / len(hours),
+        hours_9_of_10=hours[math.ceil(0.9 * len(hours)) - 1],
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _world(question: RaceQuestion, times: Times, seed: int) -> World:
+    """Return the world of one study: the article's board and draft, each arm off by its own."""
+    rng = rng_of(seed, "forecast")
+    return World(
+        name="forecast",
+        arms=question.arms,
+        incumbent=question.incumbent,
+        weights=_warm(question.weights),
+        physics=ARTICLE_BOARD,
+        spread=Spread(boot_cv=BOOT_CV, boot_time_s=times.boot_s),
+        load=LoadShape(
+            window_s=times.block_s,
+            max_tokens=times.max_tokens,
+            blocks_per_cell=times.blocks_per_cell,
+        ),
+        step_factors={arm: lognormal(rng, ARM_CV) for arm in question.arms},
+    )
+
+
+def _warm(weights: Mapping[Cell, float]) -> dict[Cell, float]:
+    """Return the shares with the temperatures that the simulated draft knows."""
+    shares: dict[Cell, float] = {}
+    for cell, share in weights.items():
+        warm = replace(cell, temperature=max(cell.temperature, COLDEST))
+        shares[warm] = shares.get(warm, 0.0) + share
+    return shares
+
+
+def _regret(world: World, board: BoardModel | None, arm: Arm | None) -> float:
+    """Return by how much an arm is slower than the best, as a share; infinite for no arm."""
+    if arm is None:
+        return math.inf
+    truth = {item: _objective(world, board, item) for item in world.arms}
+    return truth[arm] / min(truth.values()) - 1.0
+
+
+def _objective(world: World, board: BoardModel | None, arm: Arm) -> float:
+    if board is None:
+        return world.true_objective(arm)
+    depth = arm.num_speculative_tokens
+    return sum(
+        share * board.step_time_s(depth, cell.streams) / world.true_length(arm, cell.temperature)
+        for cell, share in world.weights.items()
+    )
+
+
+def _assumption(question: RaceQuestion) -> str:
+    draft = "drafts accepted as a published article on one GB10 has them"
+    if question.board is not None:
+        return f"{draft}; step times by {question.board.name}, which every boot has alike"
+    return (
+        f"{draft}, its step times (each arm's off by {ARM_CV:.0%}), boots spread by {BOOT_CV:.0%}, "
+        "no failures"
+    )
