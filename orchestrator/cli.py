@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -92,21 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
     args = parser().parse_args(argv)
     try:
-        if args.command in WITHOUT_STUDY:
-            return int(WITHOUT_STUDY[args.command].run(args))
-        config = load_config(args.study, args.overrides)
-        # Ray and MLflow take seconds to import; a typing error in the study should not.
-        from orchestrator import commands  # noqa: PLC0415
-
-        if args.command == "promote":
-            return int(commands.promote(config, args.registered_version))
-        return int(getattr(commands, args.command)(config))
+        status = _run(args)
+        sys.stdout.flush()
+        return status
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Nobody reads on. Without this the interpreter complains again when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # nobody reads on
         return 1
     except KeyboardInterrupt:
         swept = args.command == "study"
@@ -116,6 +110,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OrchestratorError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            traceback.print_exc()
+            return 1
+        _drop_output()
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
     except Exception:  # noqa: BLE001  the last boundary: status 1 must not look like bad input
         traceback.print_exc()
         return 1
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.command in WITHOUT_STUDY:
+        return int(WITHOUT_STUDY[args.command].run(args))
+    config = load_config(args.study, args.overrides)
+    # Ray and MLflow take seconds to import; a typing error in the study should not.
+    from orchestrator import commands  # noqa: PLC0415
+
+    if args.command == "promote":
+        return int(commands.promote(config, args.registered_version))
+    return int(getattr(commands, args.command)(config))
+
+
+def _drop_output() -> None:
+    """Send what is still unwritten nowhere: the interpreter would complain again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,8 +7,8 @@ import dataclasses
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.adapters.tokenizer import FolderTokenizer
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     """
     actions = {"import": _import, "card": _card, "show": _show}
     for line in actions[args.action](args):
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{_readable(line)}\n")
     return 0
 
 
@@ -118,7 +118,7 @@ def _positive(text: str) -> int:
 
 def _import(args: argparse.Namespace) -> Iterator[str]:
     out: Path = args.out
-    _check_output(out, force=args.force)
+    _check_output(out, args.source, force=args.force)
     tokenizer = _tokenizer(args)
     limits = Limits(
         min_chars=args.min_chars,
@@ -137,8 +137,8 @@ def _import(args: argparse.Namespace) -> Iterator[str]:
     lines = (json.dumps(to_item(prompt), ensure_ascii=True) for prompt in imported.prompts)
     card = _imported_card(imported, args)
     card = dataclasses.replace(card, token_lengths=_lengths(imported.prompts, tokenizer))
-    _write(out, "".join(f"{line}\n" for line in lines))
-    _write(card_path(out), card_text(card))
+    # The card comes first: where this is cut short, no workload is taken for one without a card.
+    _write({card_path(out): card_text(card), out: "".join(f"{line}\n" for line in lines)})
     yield f"wrote {out} and {card_path(out)}"
     yield from _describe(load_workload(out), card.token_lengths)
 
@@ -152,7 +152,7 @@ def _card(args: argparse.Namespace) -> Iterator[str]:
     card = renewed(card, prompts) if card is not None else _new_card(args.file.stem, prompts)
     if tokenizer is not None:
         card = dataclasses.replace(card, token_lengths=_lengths(prompts, tokenizer))
-    _write(path, card_text(card))
+    _write({path: card_text(card)})
     yield f"wrote {path}"
     yield from _describe(load_workload(args.file), card.token_lengths)
 
@@ -211,7 +211,7 @@ def _text_candidates(folder: Path, args: argparse.Namespace) -> Iterator[Candida
         raise ConfigError("workload import", f"{folder} is no folder", "give a folder of files")
     max_chars = args.max_chars or DEFAULT_TEXT_CHARS
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
+        name = _readable(path.relative_to(folder).as_posix())
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
         # A link may lead out of the folder that was given.
@@ -223,26 +223,42 @@ def _text_candidates(folder: Path, args: argparse.Namespace) -> Iterator[Candida
         yield from_text_file(name, path.read_bytes(), max_chars=max_chars, category=args.category)
 
 
-def _check_output(out: Path, *, force: bool) -> None:
+def _check_output(out: Path, source: Path, *, force: bool) -> None:
     if out.suffix != ".jsonl":
         raise ConfigError("workload import --out", f"'{out}' does not end in .jsonl", "rename it")
     if not out.parent.is_dir():
         raise ConfigError("workload import --out", f"there is no folder {out.parent}", "create it")
     for path in (out, card_path(out)):
+        if _is_of(path, source):
+            raise ConfigError(
+                "workload import --out", f"{path} is what is imported, and would be lost",
+                "choose another name",
+            )  # fmt: skip
+        if path.exists() and not path.is_file():
+            raise ConfigError("workload import --out", f"{path} is no file", "choose another name")
         if path.exists() and not force:
             raise ConfigError(
                 "workload import --out", f"{path} exists", "choose another name or give --force"
             )
 
 
+def _is_of(path: Path, source: Path) -> bool:
+    """Return whether a file is the source or lies in it."""
+    if not path.exists() or not source.exists():
+        return False
+    return path.samefile(source) or source.resolve() in path.resolve().parents
+
+
 def _imported_card(imported: Imported, args: argparse.Namespace) -> Card:
-    card = _new_card(args.out.stem, imported.prompts)
+    card = _new_card(_readable(args.out.stem), imported.prompts)
     description = (
         f"Imported as {args.format}: {len(imported.prompts)} of {imported.num_read} "
         "lines, conversations or files."
     )
     # The name alone: a path says where somebody keeps their logs.
-    return dataclasses.replace(card, description=description, source=args.source.resolve().name)
+    return dataclasses.replace(
+        card, description=description, source=_readable(args.source.resolve().name)
+    )
 
 
 def _new_card(name: str, prompts: tuple[Prompt, ...]) -> Card:
@@ -264,18 +280,37 @@ def _lengths(prompts: tuple[Prompt, ...], tokenizer: FolderTokenizer | None) -> 
     return token_lengths(counts, tokenizer=tokenizer.name)
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        scratch = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            scratch.chmod(0o644)
+def _readable(text: str) -> str:
+    """Return a text, such as a file's name in no UTF-8, in a form that can be written and read."""
+    return text.encode("utf-8", errors="backslashreplace").decode()
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    """Write files as a whole or not at all, all of them before the first takes its place.
+
+    Raises:
+        ConfigError: There is no room or no permission.
+    """
+    scratches: dict[Path, Path] = {}
+    try:
+        for path, text in texts.items():
+            scratches[path] = path.with_name(f".{path.name}.{os.getpid()}")
+            _write_whole(scratches[path], text)
+        for path, scratch in scratches.items():
             scratch.replace(path)
-        except BaseException:
-            scratch.unlink(missing_ok=True)
-            raise
+    except OSError as error:
+        raise ConfigError(
+            "workload", f"{next(iter(texts))} cannot be written ({error.strerror or error})",
+            "free the disk or choose another folder",
+        ) from error  # fmt: skip
+    finally:
+        for scratch in scratches.values():
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -263,3 +263,21 @@ def test_module_runs_and_refuses_bad_input_without_importing_ray(tmp_path: Path)
     assert said[0].startswith("error: ")
     assert " ray\n" not in done.stderr
     assert " orchestrator.config\n" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+@pytest.mark.parametrize(
+    "arguments", [["node"], ["workload", "show", str(CONF_DIR / "workload" / "code.jsonl")]]
+)
+def test_output_that_has_no_room_is_told_in_one_line(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator", *arguments],
+            cwd=PROJECT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"

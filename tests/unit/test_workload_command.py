@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -248,3 +250,66 @@ def test_import_count_that_is_none_is_refused_in_words(
         run("import", tmp_path, "--format", "text", "--out", tmp_path / "o.jsonl", "--limit", count)
 
     assert f"argument --limit: '{count}' is no whole number from 1" in capsys.readouterr().err
+
+
+def test_import_over_its_own_source_is_refused_even_by_force(tmp_path: Path, log: Path) -> None:
+    before = log.read_bytes()
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(log)
+    for out in (log, link, tmp_path / "." / log.name):
+        with pytest.raises(ConfigError, match="what is imported"):
+            run("import", log, "--format", "openai-log", "--out", out, "--force")
+    assert log.read_bytes() == before
+
+
+def test_import_over_a_file_of_its_source_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("one text")
+    with pytest.raises(ConfigError, match="what is imported"):
+        run("import", tmp_path, "--format", "text", "--out", tmp_path / "a.jsonl", "--force")
+    assert (tmp_path / "a.jsonl").read_text() == "one text"
+
+
+def test_import_of_a_file_named_in_no_utf8_can_be_read_back(tmp_path: Path) -> None:
+    folder = tmp_path / "\udcfftexts"
+    folder.mkdir()
+    (folder / "a\udcff.txt").write_text("some words of it")
+    out = tmp_path / "out.jsonl"
+
+    assert run("import", folder, "--format", "text", "--out", out) == 0
+
+    workload = load_workload(out)
+    assert workload.prompts[0].prompt_id == "a\\udcff.txt"
+    assert workload.card is not None
+    assert workload.card.source == "\\udcfftexts"
+
+
+@pytest.mark.parametrize("place", ["/proc", "/sys"])
+def test_import_to_where_nothing_can_be_written_is_one_line(log: Path, place: str) -> None:
+    out = Path(place) / "specpilot-test.jsonl"
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run("import", log, "--format", "openai-log", "--out", out)
+
+
+def test_import_to_a_folder_is_refused(tmp_path: Path, log: Path) -> None:
+    out = tmp_path / "folder.jsonl"
+    out.mkdir()
+    with pytest.raises(ConfigError, match="is no file"):
+        run("import", log, "--format", "openai-log", "--out", out, "--force")
+
+
+def test_import_without_room_leaves_nothing_and_what_was_there(tmp_path: Path, log: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert run("import", log, "--format", "openai-log", "--out", out) == 0
+    before = (out.read_bytes(), card_path(out).read_bytes(), names(tmp_path))
+    # The card fits, the prompts do not: nothing of either may change.
+    (_, most) = resource.getrlimit(resource.RLIMIT_FSIZE)
+    log.write_text(json.dumps({"prompt": "word " * 5000}) + "\n")
+    kept = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
+    try:
+        with pytest.raises(ConfigError, match="cannot be written"):
+            run("import", log, "--format", "openai-log", "--out", out, "--force")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        signal.signal(signal.SIGXFSZ, kept)
+    assert (out.read_bytes(), card_path(out).read_bytes(), names(tmp_path)) == before
