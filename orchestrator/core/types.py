@@ -178,7 +178,7 @@ class Moment(StrEnum):
     BEFORE = "before"
     """Warmed up and drained: the engine is idle."""
     OPEN = "open"
-    """Every stream is decoding: the window starts."""
+    """The first answer of every stream is over: the window starts."""
     DURING = "during"
     CLOSE = "close"
     """Every stream still asks: the window ends."""

@@ -133,6 +133,12 @@ def exposition(engine: RunningEngine, *, kv_cache_tokens: int) -> str:
         f'vllm:cache_config_info{{kv_cache_size_tokens="{kv_cache_tokens}",'
         f'kv_cache_max_concurrency="{concurrency:.4f}",engine="0"}} 1.0',
     ]
+    lines += [
+        "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.",
+        "# TYPE process_start_time_seconds gauge",
+        # Another process has another start; the board counts them.
+        f"process_start_time_seconds {1.7e9 + engine.pid}",
+    ]
     described: set[str] = set()
     for name, more, value in rows:
         if name not in described:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.types import (
@@ -89,9 +89,13 @@ class FakeLoad:
     def _measure(self, request: LoadRequest, observe: Observe, step_s: float) -> LoadResult:
         engine = self._engine(request)
         timeline = _Timeline(engine, step_s)
-        open_s = PREFILL_S + 2 * step_s
+        first = [
+            self._ask(timeline, request, stream=stream, turn=0, started_s=0.0)
+            for stream in range(request.cell.streams)
+        ]
+        open_s = max(_end_s(record) for record in first)
         close_s = open_s + self._block_s
-        records = list(self._records(timeline, request, close_s=close_s))
+        records = [*first, *self._records(timeline, request, first, close_s=close_s)]
         engine.num_running = request.cell.streams
         for moment, at_s in (
             (Moment.OPEN, open_s),
@@ -127,10 +131,16 @@ class FakeLoad:
             self._board.restart()
 
     def _records(
-        self, timeline: _Timeline, request: LoadRequest, *, close_s: float
+        self,
+        timeline: _Timeline,
+        request: LoadRequest,
+        first: Sequence[RequestRecord],
+        *,
+        close_s: float,
     ) -> Iterator[RequestRecord]:
-        for stream in range(request.cell.streams):
-            now_s, turn = 0.0, 0
+        """Yield what each stream asks after its first answer."""
+        for stream, answer in enumerate(first):
+            now_s, turn = _end_s(answer), 1
             while now_s < close_s:
                 record = self._ask(timeline, request, stream=stream, turn=turn, started_s=now_s)
                 yield record

@@ -61,11 +61,15 @@ class ClosedLoop:
     """A fixed number of streams, each of which asks again when its answer is complete."""
 
     calls: CallSequence
-    busy: set[int] = field(default_factory=set)
-    """Streams that have received the first part of an answer."""
+    settled: set[int] = field(default_factory=set)
+    """Streams whose first answer is over."""
 
     async def run(self, client: SseClient, tally: Tally) -> None:
-        """Ask with all streams at once; steady as soon as every one of them is decoding."""
+        """Ask with all streams at once; steady when the first answer of every stream is over.
+
+        Until then all streams are in first answers, of which the quick ones end first: a window
+        that opened earlier would hold more than its share of prompts that are accepted well.
+        """
         streams = range(self.calls.request.cell.streams)
         async with asyncio.TaskGroup() as group:
             for stream in streams:
@@ -75,7 +79,7 @@ class ClosedLoop:
         turn = failures = refusals = 0
         while not tally.stop.is_set():
             call = self.calls.measured(stream, turn, attempt=refusals)
-            record = await client.complete(call, on_first=lambda: self._mark(tally, stream))
+            record = await client.complete(call)
             tally.records.append(record)
             if record.fault is RequestFault.REFUSED:
                 # The same turn again: the stream's k-th answer has one prompt in every arm.
@@ -84,12 +88,14 @@ class ClosedLoop:
                 continue
             turn, refusals = turn + 1, 0
             failures = 0 if record.fault is None else failures + 1
+            if record.fault is None:
+                self._settle(tally, stream)
             if failures >= MAX_FAILURES_IN_A_ROW:
                 tally.lose()
 
-    def _mark(self, tally: Tally, stream: int) -> None:
-        self.busy.add(stream)
-        if len(self.busy) == self.calls.request.cell.streams:
+    def _settle(self, tally: Tally, stream: int) -> None:
+        self.settled.add(stream)
+        if len(self.settled) == self.calls.request.cell.streams:
             tally.steady.set()
 
 

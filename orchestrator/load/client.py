@@ -99,13 +99,7 @@ class SseClient:
         assert self._session is not None
         await self._session.close()
 
-    async def complete(
-        self,
-        call: Call,
-        arrived_s: float | None = None,
-        *,
-        on_first: Callable[[], None] | None = None,
-    ) -> RequestRecord:
+    async def complete(self, call: Call, arrived_s: float | None = None) -> RequestRecord:
         """Make one request and read it to its end.
 
         What goes wrong with the request or its connection is recorded, not raised: one reset
@@ -115,13 +109,11 @@ class SseClient:
         Args:
             call: The request.
             arrived_s: Moment of its arrival on the clock, in the open loop.
-            on_first: Called once, when the first generated text has come, or the answer is whole
-                and has none.
         """
         started_s = self._clock() if arrived_s is None else arrived_s
         answer = Answer(started_s=started_s, has_arrival=arrived_s is not None, key=self._api_key)
         try:
-            await self._ask(call, answer, on_first)
+            await self._ask(call, answer)
         except aiohttp.SocketTimeoutError:
             num_chunks = len(answer.chunk_moments_s)
             stall_s = self._stall_timeout_s
@@ -132,11 +124,9 @@ class SseClient:
             answer.fail(RequestFault.STALLED, f"no complete answer within {self._timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
             answer.fail(RequestFault.CONNECTION, f"{type(error).__name__}: {error}")
-        if on_first is not None and answer.fault is None and not answer.chunk_moments_s:
-            on_first()
         return answer.record(call, origin_s=self._origin_s, ended_s=self._clock())
 
-    async def _ask(self, call: Call, answer: Answer, on_first: Callable[[], None] | None) -> None:
+    async def _ask(self, call: Call, answer: Answer) -> None:
         assert self._session is not None
         path = "/v1/chat/completions" if call.endpoint == "chat" else "/v1/completions"
         async with self._session.post(
@@ -148,16 +138,11 @@ class SseClient:
             trace_request_ctx=answer,
         ) as response:
             if response.status == 200:
-                await self._read(response, answer, on_first)
+                await self._read(response, answer)
             else:
                 await _read_error(response, answer)
 
-    async def _read(
-        self,
-        response: aiohttp.ClientResponse,
-        answer: Answer,
-        on_first: Callable[[], None] | None,
-    ) -> None:
+    async def _read(self, response: aiohttp.ClientResponse, answer: Answer) -> None:
         clock, content = self._clock, response.content
         closed = _watch(response)
         decoder = SseDecoder()
@@ -170,9 +155,6 @@ class SseClient:
                 events = decoder.feed(read)
                 if events:
                     answer.take(events, now_s)
-                    if on_first is not None and answer.chunk_moments_s:
-                        on_first()
-                        on_first = None
                     if answer.is_done:
                         break
             else:

@@ -112,13 +112,14 @@ def test_endless_block_shows_the_true_values(arm: Arm, streams: int) -> None:
         assert length == pytest.approx(world.true_length(arm, 0.7), rel=0.005)
 
 
-def test_finite_windows_show_a_little_less_than_the_truth() -> None:
+def test_windows_that_open_after_the_first_answers_show_the_truth() -> None:
+    """Opened while all streams are in first answers they would show 1 % less of the best arm."""
     world = article_world(0.06)
 
     shown = {arm: shown_objective(world, arm, num_boots=200) for arm in (BEST, BASELINE)}
 
     assert shown[BASELINE] == pytest.approx(world.true_objective(BASELINE), rel=0.001)
-    assert shown[BEST] == pytest.approx(0.9925 * world.true_objective(BEST), rel=0.005)
+    assert shown[BEST] == pytest.approx(world.true_objective(BEST), rel=0.004)
 
 
 def test_step_time_of_a_short_block_is_tight_where_throughput_is_not() -> None:

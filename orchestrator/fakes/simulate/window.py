@@ -54,6 +54,8 @@ class Happened:
     """Tokens of the same requests before and after the window."""
     ttft_s: Floats
     tpot_s: Floats
+    ramp_s: float
+    """From the start of the streams to the window: until every first answer is complete."""
     drain_s: float
     """From the end of the window to the end of the last answer."""
 
@@ -106,21 +108,30 @@ def run_window(
     busy = (tokens - 1) / lengths * pace.step_s
     ends = np.cumsum(busy + pace.prefill_s, axis=1) - pace.prefill_s
     begins = ends - busy
-    inside = np.clip(np.minimum(ends, shape.window_s) - begins, 0.0, None) / pace.step_s
-    late = np.clip(ends - np.maximum(begins, shape.window_s), 0.0, None) / pace.step_s
-    made = np.concatenate([begins[:, :1] < shape.window_s, ends[:, :-1] < shape.window_s], axis=1)
+    # The window opens when the first answer of every stream is complete.
+    ramp_s = float(ends[:, 0].max())
+    ends, begins = ends - ramp_s, begins - ramp_s
+    spans = np.minimum(ends, shape.window_s) - np.maximum(begins, 0.0)
+    inside = np.clip(spans, 0.0, None) / pace.step_s
+    outside = busy / pace.step_s - inside
+    before = np.concatenate([np.full((cell.streams, 1), -np.inf), ends[:, :-1]], axis=1)
+    made = before < shape.window_s
     num_steps, by_position = _count(inside, levels, table, rng)
-    asked = int(np.count_nonzero(made[:, 1:]))
-    done = ends <= shape.window_s
+    num_first = int(np.count_nonzero((begins > 0) & (begins <= shape.window_s)))
+    asked = int(np.count_nonzero(made & (before >= 0)))
+    done = (ends > 0) & (ends <= shape.window_s)
     wavering = 1.0 + rng.standard_normal(asked) * 0.05
     return Happened(
         num_steps=num_steps,
         by_position=by_position,
-        num_first=int(np.count_nonzero(begins[:, 1:] <= shape.window_s)),
+        num_first=num_first,
         num_requests=int(np.count_nonzero(made)),
-        num_outside=cell.streams + round(float((late * lengths)[made].sum())),
+        num_outside=int(np.count_nonzero(made))
+        - num_first
+        + round(float((outside * lengths)[made].sum())),
         ttft_s=pace.prefill_s * np.abs(wavering) + pace.step_s,
         tpot_s=busy[done] / (tokens[done] - 1),
+        ramp_s=ramp_s,
         drain_s=float(max(0.0, ends[made].max() - shape.window_s)),
     )
 
@@ -153,10 +164,12 @@ def difficulties(
 
 
 def turns_needed(table: AcceptanceTable | None, pace: Pace, shape: LoadShape) -> int:
-    """Return the most requests that a stream can begin in the window."""
-    fastest = 1.0 if table is None else float(table.lengths.max())
-    least_s = pace.prefill_s + (shape.max_tokens - 1) / fastest * pace.step_s
-    return math.ceil(shape.window_s / least_s) + 2
+    """Return the most requests that a stream can begin before the window closes."""
+    lengths = np.ones(1) if table is None else table.lengths
+    decode_s = (shape.max_tokens - 1) * pace.step_s
+    least_s = pace.prefill_s + decode_s / float(lengths.max())
+    longest_ramp_s = pace.prefill_s + decode_s / float(lengths.min())
+    return math.ceil((longest_ramp_s + shape.window_s) / least_s) + 2
 
 
 def mean_steps_per_token(table: AcceptanceTable | None, shape: LoadShape) -> float:
