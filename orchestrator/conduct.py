@@ -13,6 +13,8 @@ from orchestrator.adapters.state import state_dir
 from orchestrator.cluster import Cluster, job_tags
 from orchestrator.config import StudyConfig, config_to_dict
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.findings import find
+from orchestrator.core.findings_text import findings_lines
 from orchestrator.core.premises import Premises, differences
 from orchestrator.core.race import expected_boots
 from orchestrator.core.race_state import RaceQuestion
@@ -124,9 +126,26 @@ class Conduct:
                 "verdict.md": verdict_markdown(verdict),
                 "verdict.json": json.dumps(verdict.to_dict(), indent=1),
                 "results.txt": "\n".join(table),
+                **self._findings(boots),
             },
         )
         return self._deliver(version)
+
+    def _findings(self, boots: Sequence[Boot]) -> dict[str, str]:
+        """Return what the study found besides a winner, to read and to compute with."""
+        config = self.config
+        found = find(
+            self.arms,
+            boots=boots,
+            weights=config.weights(),
+            board=config.board(),
+            incumbent=self.incumbent,
+            confidence=config.objective.confidence,
+        )
+        return {
+            "findings.md": "\n".join(findings_lines(found)),
+            "findings.json": json.dumps(found.to_dict(), indent=1),
+        }
 
     def _decide(self, raced: RaceResult) -> Verdict:
         config = self.config
