@@ -28,11 +28,11 @@ from orchestrator.core.types import Arm
 
 MAX_RETRIES = 1
 """Failed boots of one arm that are made good by a new one; after that it gets no more."""
-USUAL_SELECTION = 5
+USUAL_SELECTION = 7
 """Boots between coverage and confirmation in simulated studies whose boots spread by 2 %."""
 GIVEN_UP = 1 / 3
 """Share of the tolerance that the selection may give up on average when it ends."""
-MAX_AT_A_TIME = 4
+MAX_AT_A_TIME = 3
 """Boots of the selection under way at a time, however many boards there are."""
 
 
@@ -120,7 +120,8 @@ class _Race:
         running = sum(self._running(item) for item in self.standing if self._scores[item])
         if running >= MAX_AT_A_TIME:
             return RaceDecision(kind="wait", reason=f"{running} boots of the selection are running")
-        affordable = self._num_left() > reserve and self._time_for(1, reserve)
+        may_fail = len(self.standing) - len(scores)
+        affordable = self._num_left() > reserve + may_fail and self._time_for(1, reserve)
         if arm is not None and affordable:
             return self._boot(arm, f"selection: {now.leader.label} leads")
         if not is_covered or self._any_running():

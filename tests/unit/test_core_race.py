@@ -341,7 +341,7 @@ def test_hours_end_the_race_before_they_are_over(max_hours: float, slots: int) -
 
 
 def test_expected_boots_stay_within_the_budget() -> None:
-    assert expected_boots(9, SETTINGS) == 16
+    assert expected_boots(9, SETTINGS) == 18
     assert expected_boots(100, SETTINGS) == 64
 
 

@@ -108,7 +108,7 @@ def test_plan_says_arms_boots_cells_and_time() -> None:
         "at most 64 boots: every arm once",
         "gain less than 0.33% on average",
         "2 fresh boots of the winner, which is compared with the reference no-speculation",
-        "usually about 10 boots, 3.3 h on one node (20 min a boot",
+        "usually about 12 boots, 4.0 h on one node (20 min a boot",
     ):
         assert words in text
 
@@ -126,7 +126,7 @@ def test_plan_names_hours_and_nodes_share_the_time() -> None:
     text = " ".join(" ".join(lines).split())
     for words in (
         "at most 64 boots and 2.5 h: every arm once",
-        "usually about 10 boots, 100 min on 2 nodes",
+        "usually about 12 boots, 2.0 h on 2 nodes",
     ):
         assert words in text
 
@@ -140,7 +140,7 @@ def test_plan_without_times_or_reference_leaves_them_out() -> None:
     short = format_plan(
         ARMS, weights=WEIGHTS, board=None, incumbent=BLOCK5, settings=RACE, seconds_per_boot=10
     )
-    assert "usually about 10 boots, 100 s on one node" in " ".join(" ".join(short).split())
+    assert "usually about 12 boots, 2 min on one node" in " ".join(" ".join(short).split())
     assert "the incumbent probabilistic+block-5" in " ".join(" ".join(short).split())
 
 

@@ -45,16 +45,14 @@ from orchestrator.fakes.simulate.worlds import (
     tie_world,
 )
 
-NULLS: Mapping[str, World] = {
-    "all arms equal, boots spread by 2 %": null_world(0.02),
-    "all arms equal, boots spread by 6 %": null_world(0.06),
-}
 ARTICLE = "article, boots spread by 2 %"
 WORLDS: Mapping[str, World] = {
     ARTICLE: article_world(0.02),
+    "all arms equal, boots spread by 2 %": null_world(0.02),
     "article, boots spread by 6 %": article_world(0.06),
-    **NULLS,
+    "all arms equal, boots spread by 6 %": null_world(0.06),
 }
+NULLS = frozenset(name for name in WORLDS if name.startswith("all arms equal"))
 MORE: Mapping[str, World] = {
     "cliff": cliff_world(),
     "interaction": interaction_world(),
