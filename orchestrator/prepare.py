@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.adapters import model_folder
-from orchestrator.adapters.generation_config import generation_defaults
+from orchestrator.adapters.generation_config import generation_defaults, needs_target
 from orchestrator.adapters.state import content_digests
 from orchestrator.config import CONF_DIR, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises
-from orchestrator.core.sampling import require_speculative
+from orchestrator.core.sampling import SamplingDefaults, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings, build_arms
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
@@ -99,17 +99,53 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
             f"load.{stated[0]}", "is stated although load.sampling is client_default",
             f"remove one of them; an override undoes it as {_undone(stated[0])}",
         )  # fmt: skip
+    if not target.is_dir() and needs_target(config.engine.args):
+        return _unresolved(config, notes)
     found = generation_defaults(target, config.engine.args, engine_build=config.engine.build)
     if config.search.num_speculative_tokens:
         require_speculative(found)
+    if found.min_p > 0:
+        raise ConfigError(
+            "min_p", f"{found.min_p:g} (from {found.sources['min_p']}) is a client's default, and "
+            "requests of a study state 0",
+            "set min_p to 0 in engine.args.override_generation_config, or load.sampling=explicit",
+        )  # fmt: skip
+    notes.append(_told(found))
+    try:
+        return replace(config, load=_resolved(config.load, found))
+    except ConfigError as error:
+        if not error.where.startswith("load."):
+            raise
+        name = error.where.removeprefix("load.").replace("temperatures", "temperature")
+        source = found.sources.get(name, "generation_config.json")
+        raise ConfigError(
+            source, f"{name} {error.problem}, and load.sampling is client_default",
+            "correct it there, or set load.sampling=explicit",
+        ) from error  # fmt: skip
+
+
+def _told(found: SamplingDefaults) -> str:
+    stated = [f"{name} {value}" for name, value in found.values().items() if value is not None]
+    origins = sorted(set(found.sources.values()) - {"vllm"})
+    origin = ", ".join(origins) or "vLLM's neutral values: no generation config states any"
+    return f"client default: {', '.join(stated)} (from {origin})"
+
+
+def _unresolved(config: StudyConfig, notes: list[str]) -> StudyConfig:
+    """Return a study for a plan, where what it samples with cannot be known."""
+    weighed = tuple(sorted({item.temperature for item in config.objective.weights}))
+    temperatures = weighed or _NEUTRAL_LOAD.temperatures
     notes.append(
-        "client default: "
-        + ", ".join(
-            f"{name} {value}" for name, value in found.values().items() if value is not None
-        )
+        "client default: the target is not on this machine; not resolved. Cells are shown at "
+        f"temperature {', '.join(f'{value:g}' for value in temperatures)}"
     )
-    load = replace(
-        config.load,
+    load = replace(config.load, temperatures=temperatures, sampling="explicit")
+    return replace(config, load=load)
+
+
+def _resolved(load: LoadConfig, found: SamplingDefaults) -> LoadConfig:
+    return replace(
+        load,
         temperatures=(found.temperature,),
         top_p=found.top_p,
         top_k=found.top_k,
@@ -119,7 +155,6 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
         # Resolved: what follows is stated like any other sampling.
         sampling="explicit",
     )
-    return replace(config, load=load)
 
 
 def _undone(name: str) -> str:

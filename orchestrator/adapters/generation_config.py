@@ -16,6 +16,7 @@ _PENALTIES = ("presence_penalty", "frequency_penalty")
 # 0.28 to 0.30 take neither of them from a generation config; read in the wheels.
 _PENALTIES_SINCE = (0, 31)
 _WHOLE = ("top_k", "max_tokens")
+_LARGEST = 2**31 - 1
 
 
 def generation_defaults(
@@ -37,7 +38,7 @@ def generation_defaults(
         ConfigError: A file or an argument cannot be read, or holds something else than a number.
     """
     args = {name.replace("-", "_"): value for name, value in engine_args.items()}
-    source = args.get("generation_config") or "auto"
+    source = _source(args)
     file = path / _FILE if source == "auto" else Path(str(source)).expanduser() / _FILE
     found: dict[str, object] = dict(NEUTRAL)
     sources = dict.fromkeys(NEUTRAL, "vllm")
@@ -48,6 +49,15 @@ def generation_defaults(
             found[key] = NEUTRAL[key] if value is None else _number(key, value, where)
             sources[key] = "vllm" if value is None else name
     return SamplingDefaults(**found, sources=sources)  # type: ignore[arg-type]  # checked above
+
+
+def needs_target(engine_args: Mapping[str, object]) -> bool:
+    """Return whether the target's folder has to be here for ``generation_defaults``."""
+    return _source({name.replace("-", "_"): value for name, value in engine_args.items()}) == "auto"
+
+
+def _source(args: Mapping[str, object]) -> object:
+    return args.get("generation_config") or "auto"
 
 
 def _known(layer: Mapping[str, object], engine_build: str | None) -> dict[str, object]:
@@ -105,6 +115,10 @@ def _object(text: str, where: str) -> dict[str, object]:
 def _number(key: str, value: object, where: str) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(where, f"{key} is {value!r}, which is no number", "give a number")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise ConfigError(where, f"{key} is {value}, which is out of range", "give a number")
+    if key == "top_k" and value == -1:
+        return 0  # vLLM takes both for no limit
     if key in _WHOLE and value != int(value):
         raise ConfigError(where, f"{key} is {value!r}, which is not whole", "give a whole number")
     return int(value) if key in _WHOLE else float(value)
