@@ -30,9 +30,9 @@ MAX_RETRIES = 1
 """Failed boots of one arm that are made good by a new one; after that it gets no more."""
 USUAL_SELECTION = 7
 """Boots between coverage and confirmation in simulated studies whose boots spread by 2 %."""
-GIVEN_UP = 1 / 3
+GIVEN_UP = 0.5
 """Share of the tolerance that the selection may give up on average when it ends."""
-MAX_AT_A_TIME = 3
+MAX_AT_A_TIME = 4
 """Boots of the selection under way at a time, however many boards there are."""
 
 

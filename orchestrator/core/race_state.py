@@ -48,7 +48,7 @@ class Choice:
     arm: Arm
     stop: Stop
     """winner: every other arm is beaten by the bound, or on average another one would gain less
-    than a third of the tolerance and none is estimated within the tolerance. tie: the same gain,
+    than half the tolerance and none is estimated within the tolerance. tie: the same gain,
     and arms within the tolerance that are not told apart. budget: boots or hours are spent first.
     """
     reason: str
