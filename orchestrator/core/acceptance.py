@@ -18,8 +18,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from orchestrator.core.distributions import f_tail
 from orchestrator.core.types import Arm, Boot, Cell
 
 HETEROGENEITY_LEVEL = 0.01
@@ -147,7 +147,7 @@ def heterogeneity(
     if within <= _SAME**2 * _drafts(blocks):
         return 1.0 if between <= _SAME**2 * _drafts(blocks) else 0.0
     f = (between / (len(groups) - 1)) / (within / spare)
-    return float(stats.f.sf(f, len(groups) - 1, spare))
+    return f_tail(f, len(groups) - 1, spare)
 
 
 def log_length_variance(observations: Sequence[Accepted]) -> Variance | None:

@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from orchestrator.core.distributions import t_tail
 from orchestrator.core.types import Arm
 
 OUTLIER_LEVEL = 0.1
@@ -110,7 +110,7 @@ def find_outliers(scores: Sequence[BootScore]) -> tuple[Outlier, ...]:
         free = 1 - 1 / count
         rest = max(0.0, squares - error**2 / free)
         scale = max(math.sqrt(rest / degrees * free), _SAME)
-        p_value = min(1.0, len(looked_at) * 2 * float(stats.t.sf(abs(error) / scale, degrees)))
+        p_value = min(1.0, len(looked_at) * 2 * t_tail(abs(error) / scale, degrees))
         if p_value < OUTLIER_LEVEL and abs(error) > _SAME:
             found.append(
                 Outlier(

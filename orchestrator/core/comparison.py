@@ -24,7 +24,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from orchestrator.core.acceptance import (
     ArmAcceptance,
@@ -36,6 +35,7 @@ from orchestrator.core.acceptance import (
 )
 from orchestrator.core.boot_model import BootFit, BootScore, Outlier, find_outliers, fit_boots
 from orchestrator.core.comparable import comparable_boots
+from orchestrator.core.distributions import t_quantile
 from orchestrator.core.estimate import (
     Contrast,
     cell_score,
@@ -357,7 +357,7 @@ class _Draft:
 
 
 def _half_width(variance: Variance, confidence: float) -> float:
-    quantile = float(stats.t.ppf((1 + confidence) / 2, variance.degrees_of_freedom))
+    quantile = t_quantile((1 + confidence) / 2, variance.degrees_of_freedom)
     return quantile * math.sqrt(variance.value)
 
 

@@ -17,10 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scipy import stats
-
 from orchestrator.core.boot_model import BootFit, BootScore, fit_boots
 from orchestrator.core.comparable import comparable_boots
+from orchestrator.core.distributions import t_quantile
 from orchestrator.core.estimate import Contrast, independent_boots, known_arms
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus
 
@@ -114,7 +113,7 @@ def linear_contrast(
     if variance <= 0:
         return replace(known, reason="the boots agree to the last digit: copies, not replicates")
     degrees = fit.degrees_of_freedom
-    half = float(stats.t.ppf((1 + confidence) / 2, degrees)) * math.sqrt(variance)
+    half = t_quantile((1 + confidence) / 2, degrees) * math.sqrt(variance)
     return replace(known, low=value - half, high=value + half, degrees_of_freedom=degrees)
 
 

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
-
 from orchestrator.core.boot_model import BootFit
+from orchestrator.core.distributions import t_quantile
 from orchestrator.core.types import Arm, Cell
 
 MAX_BOOTS_AHEAD = 50
@@ -161,7 +160,7 @@ def _half_width(
     if fit.variance is None or fit.variance <= 0 or not raced:
         return None
     terms = sum(1 / (fit.num_boots[arm] + more) for arm in raced)
-    return float(stats.t.ppf((1 + confidence) / 2, degrees)) * math.sqrt(fit.variance * terms)
+    return t_quantile((1 + confidence) / 2, degrees) * math.sqrt(fit.variance * terms)
 
 
 def _next_words(

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+
+from orchestrator.core.distributions import t_tail
 
 FEWEST = 4
 """Values below which no order is unlikely: of three even the most orderly has p = 1/6."""
@@ -38,7 +39,9 @@ def rank_trend(values: Sequence[float]) -> Trend | None:
     count = len(values)
     if count < FEWEST or len(set(values)) == 1:
         return None
-    ranks = stats.rankdata(values)
+    # Equal values share the mean of their ranks.
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     order = np.arange(1.0, count + 1)
     rho = _rho(ranks, order)
     if count <= MOST_EXACT:
@@ -50,7 +53,7 @@ def rank_trend(values: Sequence[float]) -> Trend | None:
         as_large = sums >= seen - 1e-9 if rho >= 0 else sums <= seen + 1e-9
         return Trend(rho=rho, p_value=float(np.mean(as_large)), is_exact=True)
     t = abs(rho) * math.sqrt((count - 2) / max(1e-12, 1 - rho**2))
-    return Trend(rho=rho, p_value=float(stats.t.sf(t, count - 2)), is_exact=False)
+    return Trend(rho=rho, p_value=t_tail(t, count - 2), is_exact=False)
 
 
 def _rho(ranks: np.ndarray, order: np.ndarray) -> float:

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from orchestrator.core.distributions import t_quantile
 from orchestrator.core.trend import rank_trend
 from orchestrator.core.types import Arm, Cell
 from orchestrator.errors import ConfigError
@@ -203,7 +203,7 @@ def _flag(item: Observation, runs: Sequence[Observation]) -> tuple[float, float,
     """Return how far the run lies outside the band and the band; None inside."""
     others = np.log([run.tok_s or math.nan for run in runs if run is not item])
     mean, spread = float(np.mean(others)), float(np.std(others, ddof=1))
-    half = float(stats.t.ppf(1 - OUTLIER_LEVEL / len(runs) / 2, len(others) - 1))
+    half = t_quantile(1 - OUTLIER_LEVEL / len(runs) / 2, len(others) - 1)
     half *= spread * math.sqrt(1 + 1 / len(others))
     away = abs(math.log(item.tok_s or math.nan) - mean)
     if away <= max(half, 1e-12):
