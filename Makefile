@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-verdict clean
 .DEFAULT_GOAL := help
 
 help:
@@ -49,6 +49,12 @@ bench-cpu: setup
 # make bench-load    the load client beside vllm, guidellm and aiperf; ARGS=--write renews the docs
 bench-load: setup
 	$(VENV)/python -m infra.bench.load $(ARGS)
+
+# make bench-verdict    coverage of the intervals, the race beside other rules, published tables
+bench-verdict: setup
+	$(VENV)/python -m infra.bench.verdict coverage
+	$(VENV)/python -m infra.bench.verdict race
+	$(VENV)/python -m infra.bench.verdict replay
 
 # make tiny-models    train the tiny target and its draft again, in an environment of its own
 tiny-models:
