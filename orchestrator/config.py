@@ -59,7 +59,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(StudyConfig), *layers)
         study = OmegaConf.to_object(merged)
-    except (OmegaConfBaseException, TypeError) as error:
+    except (OmegaConfBaseException, TypeError, OverflowError) as error:
         raise _located(error, layers, path) from error
     assert isinstance(study, StudyConfig)
     return study

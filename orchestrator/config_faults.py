@@ -95,7 +95,7 @@ def _converts(hint: type[int] | type[float], value: float | str) -> bool:
         return False
     try:
         hint(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return False
     return not isinstance(value, bool)
 

@@ -82,8 +82,9 @@ class LoadConfig:
             require(0 < rate < math.inf, "load.request_rates", problem, "give arrivals per second")
         for name in ("streams", "request_rates", "temperatures"):
             values = getattr(self, name)
-            problem = f"{list(values)} names a value twice"
-            require(len(set(values)) == len(values), f"load.{name}", problem, "name each once")
+            problem = f"{list(values)} names a value twice, in the six digits that name a cell"
+            named = {f"{value:.6g}" if isinstance(value, float) else value for value in values}
+            require(len(named) == len(values), f"load.{name}", problem, "name each once")
 
     def _check_sampling(self) -> None:
         require(

@@ -161,7 +161,8 @@ class ObjectiveConfig:
         """Check ranges.
 
         Raises:
-            ConfigError: A weight is negative, all are zero, or the confidence is out of range.
+            ConfigError: A weight is negative or infinite, all are zero, a cell has two, or the
+                confidence is out of range.
         """
         require(
             0.5 < self.confidence < 1,
@@ -171,16 +172,22 @@ class ObjectiveConfig:
         )
         for item in self.weights:
             require(
-                item.weight >= 0,
+                0 <= item.weight < math.inf,
                 "objective.weights",
-                f"{item.weight} is negative",
-                "give weights from 0",
+                f"{item.weight} is no share of the traffic",
+                "give finite weights from 0",
+            )
+            require(
+                sum(item.place == other.place for other in self.weights) == 1,
+                "objective.weights",
+                f"{item.in_words} has a weight twice",
+                "name each cell once",
             )
         require(
-            not self.weights or sum(w.weight for w in self.weights) > 0,
+            not self.weights or 0 < sum(w.weight for w in self.weights) < math.inf,
             "objective.weights",
-            "all weights are 0",
-            "give at least one cell a weight above 0",
+            "the weights add up to 0 or to no number",
+            "give at least one cell a weight above 0, as in 0.5",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from orchestrator.errors import ConfigError
 _LARGE_BYTES = 1 << 28
 # A file can change twice within one tick of the file system's clock.
 _SETTLED_S = 2.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class ContentDigests:
@@ -63,7 +65,8 @@ class ContentDigests:
             known = json.loads(self._cache.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        return known if isinstance(known, dict) else {}
+        entries = known.items() if isinstance(known, dict) else ()
+        return {key: v for key, v in entries if isinstance(v, str) and _SHA256.fullmatch(v)}
 
     def _keep(self, key: str, found: str) -> None:
         """Add a digest; of two writers one may lose its entry, and reads that file again."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from orchestrator.adapters import procfs
+from orchestrator.adapters import cgroup, procfs
 from orchestrator.adapters.nvml import GpuReadings, NvmlGpu
 from orchestrator.core.types import NodeState
 
@@ -22,7 +22,7 @@ class LocalNode:
         node_id: Ray's id of the node, or another stable name.
         kind: Kind of node from the configuration, for example ``gb10``.
         gpu: Which GPU, by index or as CUDA_VISIBLE_DEVICES names it; see ``NvmlGpu``.
-        proc: Where the kernel's process file system is.
+        proc: Where the kernel's process file system is, beside ``sys``.
         read_gpu: Reads the GPU instead of NVML.
     """
 
@@ -44,12 +44,14 @@ class LocalNode:
     def snapshot(self) -> NodeState:
         """Read the node's state; a value that the platform lacks is None."""
         memory = procfs.parse_meminfo(procfs.read_text(self._proc / "meminfo"))
+        # Inside a container the kernel still tells of the whole machine.
+        rooms = (memory.get("MemAvailable"), cgroup.memory_available(self._proc))
         gpu = self._read_gpu()
         return NodeState(
             node_id=self._node_id,
             kind=self._kind,
             hostname=socket.gethostname(),
-            mem_available_bytes=memory.get("MemAvailable"),
+            mem_available_bytes=min((room for room in rooms if room is not None), default=None),
             mem_total_bytes=memory.get("MemTotal"),
             load_average_1m=procfs.parse_load_average(procfs.read_text(self._proc / "loadavg")),
             num_cores=procfs.count_cores(procfs.read_text(self._proc / "stat")),

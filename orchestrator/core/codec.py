@@ -61,5 +61,12 @@ def _value(hint: Any, value: Any) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         return from_plain(hint, value)
     if hint is float:
-        return float(value)
+        return _float(value)
     return value
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"a whole number of {len(str(abs(value)))} digits is no float") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.adapters.cgroup import memory_available
 from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.nvml import GpuReadings
 from orchestrator.adapters.procfs import (
@@ -199,3 +200,71 @@ def test_process_name_is_the_command_else_the_short_name_else_none(tmp_path: Pat
     names = [process_name(pid, tmp_path) for pid in (1, 2, 3)]
 
     assert names == ["VLLM::EngineCore", "kworker", None]
+
+
+def write_group(folder: Path, names: tuple[str, str], limit: str, used: int, stat: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(stat)
+
+
+def in_container(tmp_path: Path, own: str) -> Path:
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text(own)
+    (proc / "meminfo").write_text(MEMINFO)
+    return proc
+
+
+V2 = ("memory.max", "memory.current")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+HOST = 102760448 * 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "available"),
+    [(str(16 * GIB), 16 * GIB - 6 * GIB + GIB), (str(500 * GIB), HOST), ("max", HOST)],
+)
+def test_memory_of_a_container_is_what_its_limit_leaves(
+    tmp_path: Path, limit: str, available: int
+) -> None:
+    proc = in_container(tmp_path, "0::/\n")
+    stat = f"anon 1\ninactive_file {GIB}\n"
+    write_group(tmp_path / "sys/fs/cgroup", V2, limit, 6 * GIB, stat)
+
+    state = local_node(proc).snapshot()
+
+    assert state.mem_available_bytes == available
+    assert state.mem_total_bytes == 120 * GIB
+
+
+def test_smallest_limit_of_the_groups_above_counts(tmp_path: Path) -> None:
+    proc = in_container(tmp_path, "0::/pod/engine\n")
+    root = tmp_path / "sys/fs/cgroup"
+    write_group(root / "pod" / "engine", V2, "max", GIB, "")
+    write_group(root / "pod", V2, str(8 * GIB), 2 * GIB, "")
+
+    assert local_node(proc).snapshot().mem_available_bytes == 6 * GIB
+
+
+@pytest.mark.parametrize("place", ["", "docker/abc"], ids=["own mount", "path of the host"])
+def test_limit_of_version_1_is_found_and_none_is_none(tmp_path: Path, place: str) -> None:
+    own = "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n"
+    proc = in_container(tmp_path, own)
+    group = tmp_path / "sys/fs/cgroup/memory" / place
+    stat = f"inactive_file 5\ntotal_inactive_file {GIB}\n"
+    write_group(group, V1, str(8 * GIB), 9 * GIB, stat)
+    assert local_node(proc).snapshot().mem_available_bytes == 0
+
+    write_group(group, V1, "9223372036854771712", 9 * GIB, stat)
+    assert local_node(proc).snapshot().mem_available_bytes == HOST
+
+
+def test_limit_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    assert memory_available(tmp_path / "proc") is None
+    proc = in_container(tmp_path, "nonsense\n0::/\n4:memory:/\n")
+    write_group(tmp_path / "sys/fs/cgroup", V2, "odd", 1, "")
+    assert memory_available(proc) is None
+    (proc / "meminfo").write_text("MemTotal: 1 kB\n")
+    assert local_node(proc).snapshot().mem_available_bytes is None

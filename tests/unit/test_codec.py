@@ -199,3 +199,8 @@ def test_unknown_status_is_an_error() -> None:
 
     with pytest.raises(ValueError, match="asleep"):
         from_plain(Boot, plain)
+
+
+def test_number_that_no_float_holds_is_no_record() -> None:
+    with pytest.raises(ValueError, match="401 digits is no float"):
+        from_plain(Cell, {"streams": 1, "temperature": 10**400})

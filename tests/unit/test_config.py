@@ -345,3 +345,33 @@ def test_secret_among_the_engine_settings_is_refused_without_its_value(
         load_config(CONF_DIR / "study" / "demo.yaml", [override])
     assert error.value.where == where
     assert "PlantedSecret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "says"),
+    [
+        ("load.temperatures=[0.7,0.70000001]", "load.temperatures", "names a value twice"),
+        ("load.request_rates=[1,1.0000001]", "load.request_rates", "names a value twice"),
+        (f"load.block_s={10**400}", "load.block_s", "does not fit"),
+        (
+            "objective.weights=[{streams: 1, temperature: 1.0, weight: 1},"
+            "{streams: 1, temperature: 1.0, weight: 3}]",
+            *("objective.weights", "streams 1, temperature 1 has a weight twice"),
+        ),
+        (
+            "objective.weights=[{streams: 1, temperature: 1.0, weight: .inf}]",
+            *("objective.weights", "inf is no share"),
+        ),
+        (
+            "objective.weights=[{streams: 1, temperature: 1.0, weight: 1e308},"
+            "{streams: 2, temperature: 1.0, weight: 1e308}]",
+            *("objective.weights", "add up to 0 or to no number"),
+        ),
+    ],
+)
+def test_cells_and_weights_that_cannot_be_told_apart_or_added_are_refused(
+    override: str, where: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as error:
+        load_config(CONF_DIR / "study" / "demo.yaml", [override])
+    assert error.value.where == where

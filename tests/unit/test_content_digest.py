@@ -44,13 +44,13 @@ def test_known_file_is_not_read_again(
     cache = tmp_path / "new" / "cache.json"
     digests = ContentDigests(cache)
     digests.of(file)
-    plant(cache, file, "remembered")
+    plant(cache, file, "5" * 64)
 
-    assert digests.of(file) == "remembered"
+    assert digests.of(file) == "5" * 64
     link = tmp_path / "link"
     link.symlink_to(file)
-    assert digests.of(link) == "remembered"
-    assert ContentDigests(None).of(file) != "remembered"
+    assert digests.of(link) == "5" * 64
+    assert ContentDigests(None).of(file) != "5" * 64
 
 
 def test_change_that_keeps_size_and_time_is_seen(
@@ -103,3 +103,17 @@ def test_cache_that_cannot_be_written_costs_nothing_else(
 def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         ContentDigests(None).of(tmp_path / "none")
+
+
+@pytest.mark.parametrize("entry", [5, None, "", "../../x", "A" * 64, ["0" * 64]])
+def test_entry_that_is_no_digest_is_read_anew(tmp_path: Path, entry: object) -> None:
+    file, cache = tmp_path / "f", tmp_path / "cache.json"
+    file.write_bytes(b"content")
+    os.utime(file, (1, 1))
+    right = ContentDigests(None).of(file)
+    told = file.stat()
+    numbers = (told.st_size, told.st_ino, told.st_mtime_ns, told.st_ctime_ns)
+    key = "\0".join((str(file.resolve()), *map(str, numbers)))
+    cache.write_text(json.dumps({key: entry}))
+
+    assert ContentDigests(cache).of(file) == right
