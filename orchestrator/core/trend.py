@@ -13,6 +13,7 @@ from orchestrator.core.distributions import t_tail
 
 FEWEST = 4
 """Values below which no order is unlikely: of three even the most orderly has p = 1/6."""
+NO_TREND = 1e-12
 MOST_EXACT = 8
 """Values up to which all orders are gone through; 8! is 40320."""
 
@@ -57,4 +58,6 @@ def rank_trend(values: Sequence[float]) -> Trend | None:
 
 
 def _rho(ranks: np.ndarray, order: np.ndarray) -> float:
-    return float(np.corrcoef(ranks, order)[0, 1])
+    rho = float(np.corrcoef(ranks, order)[0, 1])
+    # Rounding would give a series without a trend a direction.
+    return 0.0 if abs(rho) < NO_TREND else rho

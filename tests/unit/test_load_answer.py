@@ -75,7 +75,7 @@ def test_answer_of_any_json_is_a_record_or_broken(events: list[dict[str, Any]]) 
             break
     answer.close("text/event-stream")
 
-    record = answer.record(CALL, origin_s=0.0)
+    record = answer.record(CALL, origin_s=0.0, ended_s=1.0)
 
     assert (record.fault is None) == (record.error is None)
     assert (record.e2e_s is None) == (record.fault is not None)
