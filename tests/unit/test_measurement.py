@@ -156,7 +156,7 @@ def test_measure_block_restart_is_seen_though_the_counters_grew_past_the_old_one
         return re.sub(rf"^{start} .*$", f"{start} 1.80000006e+09", text, flags=re.MULTILINE)
 
     board = Board()
-    board.scene.rewrite = {moment: later for moment in (Moment.CLOSE, Moment.AFTER)}
+    board.scene.rewrite = dict.fromkeys((Moment.CLOSE, Moment.AFTER), later)
 
     block = board.measure()
 
