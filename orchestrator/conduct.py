@@ -158,6 +158,7 @@ class Conduct:
             settings=compose.gate_settings(config),
             confidence=config.objective.confidence,
             premises=self.premises,
+            chosen=None if raced.choice is None else raced.choice.arm,
             chosen_by=None if raced.choice is None else raced.choice.chosen_by,
         )
 

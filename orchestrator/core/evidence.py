@@ -38,6 +38,8 @@ class Evidence:
     summaries: Mapping[Arm, ArmSummary]
     settings: GateSettings
     confidence: float
+    chosen: Arm | None = None
+    """The arm that the race chose; None where no race did."""
     chosen_by: Collection[str] | None = None
     """Trial ids of the boots by which the race chose; None where it does not say."""
 

@@ -101,6 +101,7 @@ def decide(
     settings: GateSettings,
     confidence: float,
     premises: Premises | None = None,
+    chosen: Arm | None = None,
     chosen_by: Collection[str] | None = None,
 ) -> Verdict:
     """Return the verdict of a study.
@@ -114,6 +115,8 @@ def decide(
         settings: What the policy demands.
         confidence: Coverage of the intervals, 0 to 1.
         premises: What the conclusion depends on.
+        chosen: The arm that the race chose, ties broken, and gave its fresh boots; the verdict is
+            about this one. None takes the fastest and breaks ties here.
         chosen_by: Trial ids of the boots by which the race chose its winner; they do not count as
             fresh. None takes each arm's first scored boot.
     """
@@ -131,6 +134,7 @@ def decide(
         summaries={item.arm: item for item in summaries},
         settings=settings,
         confidence=confidence,
+        chosen=chosen,
         chosen_by=chosen_by,
     )
     conclusion = _conclude(evidence)
@@ -182,7 +186,8 @@ def _conclude(evidence: Evidence) -> _Conclusion:
         return _no_result("nothing serves and the space has no baseline to compare with")
     if reference not in evidence.scored:
         return _no_result(f"{reference.label}, to be compared with, has no scored boot")
-    best = min(evidence.finalists, key=evidence.seconds)
+    chosen = evidence.chosen if evidence.chosen in evidence.scored else None
+    best = chosen or min(evidence.finalists, key=evidence.seconds)
     if best == reference:
         return _kept(evidence, reference)
     contrast = evidence.contrast(best, reference)
@@ -222,13 +227,18 @@ def _undecided(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
 
 
 def _challenged(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
-    """The best arm is told apart from the reference: break ties, then ask the gates."""
+    """The best arm is told apart from the reference: break ties, then ask the gates.
+
+    A choice of the race stands: breaking ties anew, by the boots that confirm it, could name an arm
+    that has no fresh boots.
+    """
     tied = [
         arm
         for arm in evidence.tied_with(best)
         if arm != reference and evidence.contrast(arm, reference).excludes_zero
     ]
-    winner = min([best, *tied], key=lambda arm: _preference(evidence, arm))
+    is_chosen = best == evidence.chosen
+    winner = best if is_chosen else min([best, *tied], key=lambda a: _preference(evidence, a))
     gates = ask_gates(evidence, winner, reference)
     sentences = [_speed(evidence, winner, reference)]
     baseline = next((arm for arm in evidence.scored if arm.is_baseline), None)
@@ -240,7 +250,7 @@ def _challenged(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:
             other,
             evidence.contrast(other, winner),
             taken=winner,
-            why=_why(evidence, winner, other),
+            why=CHOSEN if is_chosen else _why(evidence, winner, other),
         )
         for other in (best, *tied)
         if other != winner
@@ -259,6 +269,9 @@ def _preference(evidence: Evidence, arm: Arm) -> tuple[int, int, float]:
     """Order tied arms: the smaller depth, then more KV tokens, then the faster."""
     kv = evidence.summaries[arm].kv_cache_tokens
     return arm.num_speculative_tokens, -(kv or 0), evidence.seconds(arm)
+
+
+CHOSEN = "the race chose it, and its fresh boots are of no other arm"
 
 
 def _why(evidence: Evidence, winner: Arm, other: Arm) -> str:

@@ -386,3 +386,29 @@ def test_decide_never_promotes_a_worse_or_infeasible_challenger(
     assert contrast.high < 0
     ends = {boot.status for boot in boots if boot.arm == verdict.winner}
     assert not ends & {BootStatus.INFEASIBLE, BootStatus.NOT_IN_FORCE}
+
+
+def test_decide_choice_of_the_race_stands_whatever_the_confirming_boots_would_choose() -> None:
+    """Its fresh boots are of no other arm: a tie broken anew would leave nothing to promote."""
+    deep, shallow = make_arm(7), make_arm(3)
+    boots = [
+        *make_boots(BASELINE, (0.080, 0.081, 0.0805)),
+        *make_boots(deep, (0.0300, 0.0302, 0.0304)),
+        *make_boots(shallow, (0.0300, 0.0303)),
+    ]
+    by = [boot.trial_id for boot in boots if boot.replicate == 0]
+    common = {
+        "boots": boots,
+        "weights": {CELL: 1.0},
+        "board": None,
+        "incumbent": None,
+        "settings": GateSettings(),
+        "confidence": 0.95,
+    }
+
+    anew = decide((BASELINE, deep, shallow), **common)
+    verdict = decide((BASELINE, deep, shallow), **common, chosen=deep, chosen_by=by)
+
+    assert anew.winner == shallow
+    assert (verdict.kind, verdict.winner) == ("promote", deep)
+    assert any("the race chose it" in sentence for sentence in verdict.sentences)

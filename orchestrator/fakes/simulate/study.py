@@ -129,6 +129,7 @@ def simulate_study(
         incumbent=world.incumbent,
         settings=settings.gates,
         confidence=settings.confidence,
+        chosen=None if race.choice is None else race.choice.arm,
         chosen_by=None if race.choice is None else race.choice.chosen_by,
     )
     return SimulatedStudy(race=race, verdict=verdict)
