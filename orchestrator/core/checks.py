@@ -148,7 +148,7 @@ def _acceptance(block: Block) -> Iterator[Invalidity]:
         return
     problem = None
     if accepted == 0 and drafts >= _FEWEST_DRAFTS:
-        problem = f"{drafts:.0f} drafts and no accepted token: draft or engine is broken"
+        problem = f"{drafts:.0f} drafts and no accepted token; draft or engine is broken"
     elif counters.num_draft_tokens is not None and accepted > counters.num_draft_tokens:
         problem = (
             f"{accepted:.0f} tokens were accepted of {counters.num_draft_tokens:.0f} drafted: "

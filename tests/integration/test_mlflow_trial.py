@@ -101,7 +101,7 @@ def test_good_trial_leaves_all_cells_and_can_be_compared(uri: str, tracker: Mlfl
     [
         (IGNORED, BootStatus.NOT_IN_FORCE, 0),
         (BIG, BootStatus.INFEASIBLE, 0),
-        (DYING, BootStatus.FAILED, 2),
+        (DYING, BootStatus.FAILED, 3),
         (GARBAGE, BootStatus.FAILED, 6),
     ],
 )

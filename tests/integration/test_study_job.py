@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,7 +80,10 @@ def test_study_promotes_keeps_its_champion_and_brings_it_back(
     assert version == f"specpilot-v{champion.version}"
     children = _children(client)
     assert {run.info.status for run in children} == {"FINISHED"}
-    assert len(children) == 1 + 2 * 3
+    boots = Counter(run.data.params["arm"] for run in children)
+    assert len(boots) == 3
+    # The one that chose it, and two fresh ones at least.
+    assert boots[champion.tags["specpilot.arm_label"]] >= 3
 
     assert run_study(cluster, STUDY, settings) == 3
 
