@@ -37,8 +37,6 @@ MIN_ASKING_SHARE_FAILED = 0.95
 BACKLOG_SIGMAS = 2.0
 """Arrivals beyond those served, in standard deviations of a Poisson count; a steady open loop
 gains and loses only as many as are under way."""
-MAX_RISE = 0.005
-"""Largest rise of the acceptance rate with the position: engines are read one after the other."""
 _FEWEST_DRAFTS = 100
 """Drafts below which an acceptance of 0 may be chance: 0.95 ** 100 is 0.6 %."""
 _POOR_FIRST_POSITION = 0.1
@@ -163,7 +161,7 @@ def _rising_rates(block: Block) -> str | None:
     by_position = acceptance_rate_per_position(block.counters) or ()
     rates = [rate for rate in by_position if rate is not None]
     for position in range(1, len(rates)):
-        if rates[position] > rates[position - 1] + MAX_RISE:
+        if rates[position] > rates[position - 1]:
             return (
                 f"the acceptance rate rises from {rates[position - 1]:.3f} to "
                 f"{rates[position]:.3f} at draft position {position}; accepted tokens are a "

@@ -82,6 +82,7 @@ def test_study_promotes_keeps_its_champion_and_brings_it_back(
     assert {run.info.status for run in children} == {"FINISHED"}
     boots = Counter(run.data.params["arm"] for run in children)
     assert len(boots) == 3
+    assert len(children) <= load_config(STUDY, FAST).search.max_boots
     # The one that chose it, and two fresh ones at least.
     assert boots[champion.tags["specpilot.arm_label"]] >= 3
 

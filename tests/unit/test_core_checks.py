@@ -146,6 +146,9 @@ def test_find_invalid_rates_rising_with_position_are_corrupt_under_every_rule(
     rising = with_counters(make_block(arm), num_accepted_tokens_per_pos=(500.0, 500.0, 600.0))
     assert kinds(rising, arm) == {Invalid.ACCEPTANCE}
 
+    by_one = with_counters(make_block(arm), num_accepted_tokens_per_pos=(500.0, 501.0))
+    assert kinds(by_one, arm) == {Invalid.ACCEPTANCE}
+
     for per_pos in ((500.0, 500.0), (990.0, 980.0, 30.0), None):
         level = with_counters(make_block(arm), num_accepted_tokens_per_pos=per_pos)
         assert kinds(level, arm) == set()
