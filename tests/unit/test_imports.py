@@ -31,8 +31,10 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"core"},
     "measurement": {"core", "errors", "load", "ports"},
     "block_report": {"core", "measurement"},
+    "measure_arguments": {"load"},
     "measure_command": {
         *("adapters", "block_report", "config", "core", "errors", "load", "measurement", "ports"),
+        "measure_arguments",
     },
     "results": {"core", "errors"},
     "decide_report": {"core", "report", "results"},
