@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from orchestrator.core.codec import to_plain
 from orchestrator.core.formulas import acceptance_rate_per_position, quantile
+from orchestrator.core.node_state import Fitness
 from orchestrator.core.quantities import quantities
 from orchestrator.core.sampling import NEUTRAL
-from orchestrator.core.types import Block, Fitness
+from orchestrator.core.types import Block
 from orchestrator.measurement import Measured
 
 SCHEMA = "specpilot.measure/1"

@@ -19,10 +19,11 @@ from orchestrator.adapters.state import content_digests, state_dir
 from orchestrator.config import StudyConfig
 from orchestrator.core.fingerprint import StudyInputs
 from orchestrator.core.node_health import GIB, NodeNeeds
+from orchestrator.core.node_state import NodeState
 from orchestrator.core.promotion import GateSettings
 from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.space import speculative_config
-from orchestrator.core.types import Arm, NodeState
+from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad

@@ -10,18 +10,10 @@ from itertools import pairwise
 from orchestrator.core.checks import Expectations, find_invalid
 from orchestrator.core.exposition import EngineCounters, delta, parse_counters
 from orchestrator.core.node_health import NodeNeeds, judge
+from orchestrator.core.node_state import NodeState
+from orchestrator.core.requests import LoadResult, Moment, RequestRecord, Span
 from orchestrator.core.token_checks import excess_answers, short_answers, uncounted_answers
-from orchestrator.core.types import (
-    Block,
-    CounterSnapshot,
-    Invalid,
-    Invalidity,
-    LoadResult,
-    Moment,
-    NodeState,
-    RequestRecord,
-    Span,
-)
+from orchestrator.core.types import Block, CounterSnapshot, Invalid, Invalidity
 from orchestrator.core.window import (
     audit,
     chunk_gaps,

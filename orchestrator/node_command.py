@@ -10,7 +10,7 @@ import sys
 from orchestrator.adapters.node import LocalNode
 from orchestrator.core.codec import to_plain
 from orchestrator.core.node_health import GIB, NodeNeeds, judge, judge_for_boot
-from orchestrator.core.types import Fitness, GpuProcess, NodeState, NodeVerdict
+from orchestrator.core.node_state import Fitness, GpuProcess, NodeState, NodeVerdict
 from orchestrator.ports import Node
 
 HELP = "print this machine's state and whether it is fit to measure and to boot on"

@@ -10,16 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.core.types import (
-    Arm,
-    Block,
-    Boot,
-    Cell,
-    EngineFacts,
-    LoadResult,
-    Moment,
-    NodeState,
-)
+from orchestrator.core.node_state import NodeState
+from orchestrator.core.requests import LoadResult, Moment
+from orchestrator.core.types import Arm, Block, Boot, Cell, EngineFacts
 
 
 class Clock(Protocol):

@@ -16,6 +16,7 @@ from orchestrator.core.checks import Expectations
 from orchestrator.core.fingerprint import Fingerprint, StudyInputs, trial_fingerprint
 from orchestrator.core.formulas import acceptance_length, output_throughput
 from orchestrator.core.node_health import NodeNeeds, floor_breach, judge_for_boot
+from orchestrator.core.node_state import Fitness
 from orchestrator.core.scaling import check_scaling
 from orchestrator.core.space import not_in_force
 from orchestrator.core.types import (
@@ -25,7 +26,6 @@ from orchestrator.core.types import (
     BootStatus,
     Cell,
     EngineFacts,
-    Fitness,
     Invalid,
     Invalidity,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.adapters import cgroup, procfs
 from orchestrator.adapters.nvml import GpuReadings, NvmlGpu
-from orchestrator.core.types import NodeState
+from orchestrator.core.node_state import NodeState
 
 
 class LocalNode:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from orchestrator.core.types import GpuProcess
+from orchestrator.core.node_state import GpuProcess
 
 THROTTLE_REASONS = {
     0x002: "ApplicationsClocksSetting",

@@ -7,15 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.formulas import acceptance_length, acceptance_rate_per_position
+from orchestrator.core.node_state import Fitness, NodeVerdict
 from orchestrator.core.token_checks import check_counts, check_tokens
-from orchestrator.core.types import (
-    Arm,
-    Block,
-    Fitness,
-    Invalid,
-    Invalidity,
-    NodeVerdict,
-)
+from orchestrator.core.types import Arm, Block, Invalid, Invalidity
 
 MAX_FAILED_SHARE = 0.1
 """Largest share of failed requests: one reset among sixteen streams is no reason to lose a cell."""

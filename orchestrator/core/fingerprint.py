@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, fields
 
 from orchestrator.core.engine_config import reduced_arguments, reduced_config
 from orchestrator.core.identity import canonical, sha256_of
+from orchestrator.core.node_state import NodeState
 from orchestrator.core.secrecy import scrub
-from orchestrator.core.types import EngineFacts, NodeState
+from orchestrator.core.types import EngineFacts
 from orchestrator.errors import ConfigError
 
 _SHOWN = 80

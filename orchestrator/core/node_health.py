@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.types import Fitness, GpuProcess, NodeState, NodeVerdict
+from orchestrator.core.node_state import Fitness, GpuProcess, NodeState, NodeVerdict
 
 GIB = 2**30
 MIB = 2**20

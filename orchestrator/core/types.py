@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from orchestrator.core.node_state import NodeState, NodeVerdict
+
 BASELINE_DEPTH = 0
 """num_speculative_tokens of the arm that does not speculate."""
 
@@ -102,141 +104,6 @@ class CounterSnapshot:
     """Share of the KV cache in use, 0 to 1; it says nothing of capacity."""
 
 
-class TokenSource(StrEnum):
-    """Where the count of output tokens came from."""
-
-    USAGE = "usage"
-    """The answer's ``usage``."""
-    SERVER = "server"
-    """Another statement of the server, such as token ids or ``timings``."""
-    NONE = "none"
-
-
-class RequestFault(StrEnum):
-    """What kind of thing went wrong with a request."""
-
-    REFUSED = "refused"
-    """HTTP 429 or 503: the server has no room now."""
-    HTTP = "http"
-    """Any other status than 200."""
-    CONNECTION = "connection"
-    """Refused or reset."""
-    STALLED = "stalled"
-    """No byte for too long, or no end in time."""
-    BROKEN = "broken"
-    """What came is no event stream, ends mid-way, or holds an error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRecord:
-    """What one request of the load did. Times are seconds since the start of the request."""
-
-    request_id: str
-    prompt_id: str
-    prompt_tokens: int | None
-    output_tokens: int | None
-    """Tokens of the whole answer; of a failed one what had arrived, where that is known."""
-    token_source: TokenSource
-    finish_reason: str | None
-    started_s: float
-    """Start on the client's monotonic clock, relative to the start of the load. In the open loop
-    the moment of the arrival, whenever the request could be sent."""
-    ttft_s: float | None
-    """To the first generated text, of whatever kind (content, reasoning, tool call)."""
-    e2e_s: float | None
-    """To the last event that carries the answer; None when the request failed."""
-    chunk_times_s: tuple[float, ...]
-    """[num_chunks] arrival of each chunk with generated text."""
-    chunk_tokens: tuple[int, ...] | None = None
-    """[num_chunks] output tokens up to and with each chunk, where the server says so."""
-    max_tokens: int | None = None
-    """What was asked for."""
-    cached_tokens: int | None = None
-    """Prompt tokens from the prefix cache; None when the server does not say."""
-    text: str = ""
-    fault: RequestFault | None = None
-    """None for a request that succeeded; then ``error`` is None too."""
-    error: str | None = None
-    retry_after_s: float | None = None
-    """What a refusing server asked to wait."""
-    ended_s: float | None = None
-    """When it was over in whatever way, from its start; None where nobody looked."""
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Time per output token after the first, (e2e - ttft) / (tokens - 1); None if unknown."""
-        if self.e2e_s is None or self.ttft_s is None or not self.output_tokens:
-            return None
-        if self.output_tokens < 2:
-            return None
-        return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
-
-
-class Moment(StrEnum):
-    """When the load lets the world be observed."""
-
-    BEFORE = "before"
-    """Warmed up and drained: the engine is idle."""
-    OPEN = "open"
-    """The first answer of every stream is over: the window starts."""
-    DURING = "during"
-    CLOSE = "close"
-    """Every stream still asks: the window ends."""
-    AFTER = "after"
-    """Drained again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of the load's clock, in seconds since the start of the load."""
-
-    start_s: float
-    end_s: float
-
-    @property
-    def duration_s(self) -> float:
-        """Length in seconds."""
-        return self.end_s - self.start_s
-
-    @property
-    def middle_s(self) -> float:
-        """Its middle."""
-        return (self.start_s + self.end_s) / 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadResult:
-    """One run of the load: every request from idle engine to idle engine, and the window."""
-
-    records: tuple[RequestRecord, ...]
-    """By start; ramp and drain included."""
-    opening: Span | None
-    """How long the observation at the window's start took; None when it never opened."""
-    closing: Span | None
-    """The same at its end."""
-    num_lost_streams: int = 0
-    """Streams that gave up after failures in a row."""
-    num_delayed: int = 0
-    """Arrivals of the open loop that had to wait for a free connection."""
-
-    @property
-    def window(self) -> Span | None:
-        """The window, from the middle of one observation to the middle of the other."""
-        if self.opening is None or self.closing is None:
-            return None
-        return Span(start_s=self.opening.middle_s, end_s=self.closing.middle_s)
-
-    @property
-    def num_failed(self) -> int:
-        """Requests that failed for any reason but a refusal."""
-        return sum(r.fault not in (None, RequestFault.REFUSED) for r in self.records)
-
-    @property
-    def num_refused(self) -> int:
-        """Requests that the server had no room for."""
-        return sum(r.fault is RequestFault.REFUSED for r in self.records)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
     """What a booted engine says of itself."""
@@ -263,61 +130,6 @@ class EngineFacts:
     resolved_config: dict[str, object] = field(default_factory=dict)
     build: dict[str, object] = field(default_factory=dict)
     """What the engine's side knows of its build and machine; see ``serve_apps.engine.build``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
-    """One process that holds GPU memory."""
-
-    pid: int
-    name: str | None
-    memory_bytes: int | None
-    """None where the driver does not tell."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
-    """What is known of a node at one moment; None where the platform does not tell."""
-
-    node_id: str
-    kind: str
-    hostname: str
-    mem_available_bytes: int | None
-    mem_total_bytes: int | None
-    load_average_1m: float | None
-    num_cores: int | None = None
-    """CPU cores that are online; the load average is held against them."""
-    mem_free_bytes: int | None = None
-    page_cache_bytes: int | None = None
-    swap_used_bytes: int | None = None
-    sm_clock_mhz: float | None = None
-    sm_clock_max_mhz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    utilisation: float | None = None
-    """Share of the last sample period in which a kernel ran, 0 to 1."""
-    throttle_reasons: tuple[str, ...] | None = None
-    """NVML's names of what slows the clock, without those of an idle GPU; None: not told."""
-    gpu_processes: tuple[GpuProcess, ...] | None = None
-
-
-class Fitness(StrEnum):
-    """Whether a node can be measured on."""
-
-    FIT = "fit"
-    DEGRADED = "degraded"
-    """Numbers count, with a doubt that is shown."""
-    UNFIT = "unfit"
-    """Numbers do not count."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeVerdict:
-    """A judgement of node states with its reason."""
-
-    fitness: Fitness
-    reason: str
-    """One sentence; empty when fit."""
 
 
 class Invalid(StrEnum):

@@ -8,15 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from orchestrator.core.types import (
-    CounterSnapshot,
-    LoadResult,
-    Quantiles,
-    RequestFault,
-    RequestRecord,
-    Span,
-    TokenAudit,
-)
+from orchestrator.core.requests import LoadResult, RequestFault, RequestRecord, Span
+from orchestrator.core.types import CounterSnapshot, Quantiles, TokenAudit
 
 FAREWELL_S = 0.25
 """How long an engine may go on for a client that has gone."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.types import (
+from orchestrator.core.requests import (
     LoadResult,
     Moment,
     RequestFault,

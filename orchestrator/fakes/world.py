@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from orchestrator.core.types import NodeState
+from orchestrator.core.node_state import NodeState
 
 GIB = 2**30
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core.requests import RequestFault, RequestRecord, TokenSource
 from orchestrator.core.secrecy import hide_key
-from orchestrator.core.types import RequestFault, RequestRecord, TokenSource
 from orchestrator.load.call import Call
 from orchestrator.load.sse import DONE
 

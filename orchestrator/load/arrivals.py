@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.core.types import RequestFault, RequestRecord
+from orchestrator.core.requests import RequestFault, RequestRecord
 from orchestrator.load.call import Call
 from orchestrator.load.client import SseClient
 from orchestrator.load.sequence import CallSequence

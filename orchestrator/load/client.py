@@ -14,7 +14,7 @@ from typing import Self
 
 import aiohttp
 
-from orchestrator.core.types import RequestFault, RequestRecord
+from orchestrator.core.requests import RequestFault, RequestRecord
 from orchestrator.errors import ConfigError
 from orchestrator.load.answer import Answer, error_message
 from orchestrator.load.call import Call, request_body

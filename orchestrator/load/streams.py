@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from orchestrator.core.types import LoadResult, Moment, Span
+from orchestrator.core.requests import LoadResult, Moment, Span
 from orchestrator.load.arrivals import Askers, ClosedLoop, OpenLoop, Tally
 from orchestrator.load.client import SseClient
 from orchestrator.load.sequence import CallSequence

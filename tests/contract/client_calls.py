@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.types import RequestRecord
+from orchestrator.core.requests import RequestRecord
 from orchestrator.fakes.openai import Part, Script, SseServer
 from orchestrator.load.call import Call, Sampling
 from orchestrator.load.client import SseClient

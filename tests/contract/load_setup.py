@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.core.exposition import parse_counters
-from orchestrator.core.types import Cell, LoadResult, Moment, RequestRecord
+from orchestrator.core.requests import LoadResult, Moment, RequestRecord
+from orchestrator.core.types import Cell
 from orchestrator.fakes.openai import EngineSettings
 from orchestrator.load.prompts import Prompt
 from orchestrator.load.settings import LoadSettings

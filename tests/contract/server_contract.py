@@ -15,7 +15,8 @@ from typing import Any, Literal
 import pytest
 
 from orchestrator.core.exposition import parse_counters
-from orchestrator.core.types import CounterSnapshot, RequestFault, RequestRecord, TokenSource
+from orchestrator.core.requests import RequestFault, RequestRecord, TokenSource
+from orchestrator.core.types import CounterSnapshot
 from orchestrator.load.call import Call, Sampling
 from orchestrator.load.client import SseClient
 

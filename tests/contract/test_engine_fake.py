@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.exposition import parse_counters
-from orchestrator.core.types import Arm, Cell, LoadResult, Moment
+from orchestrator.core.requests import LoadResult, Moment
+from orchestrator.core.types import Arm, Cell
 from orchestrator.core.window import tokens_between
 from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.fakes.acceptance import AcceptanceModel

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from client_calls import CALL, CHAT, answer, ask
 
-from orchestrator.core.types import RequestRecord, TokenSource
+from orchestrator.core.requests import RequestRecord, TokenSource
 from orchestrator.errors import ConfigError
 from orchestrator.fakes.openai import (
     DONE,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from client_calls import CALL, CHAT, SAMPLING, answer, ask, ask_all
 
-from orchestrator.core.types import RequestFault, RequestRecord
+from orchestrator.core.requests import RequestFault, RequestRecord
 from orchestrator.errors import ConfigError
 from orchestrator.fakes.openai import (
     DONE,

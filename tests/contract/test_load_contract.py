@@ -9,7 +9,8 @@ import pytest
 from load_setup import MAX_TOKENS, PACE, Edges, http_load, nothing, request, succeeded
 
 from orchestrator.core.exposition import parse_counters
-from orchestrator.core.types import Arm, LoadResult, Moment, RequestFault, TokenSource
+from orchestrator.core.requests import LoadResult, Moment, RequestFault, TokenSource
+from orchestrator.core.types import Arm
 from orchestrator.core.window import tokens_between
 from orchestrator.fakes.board import FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine

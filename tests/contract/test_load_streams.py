@@ -8,7 +8,7 @@ import time
 import pytest
 from load_setup import MAX_TOKENS, PACE, WORKLOAD, Edges, http_load, nothing, request
 
-from orchestrator.core.types import Moment, RequestFault, RequestRecord, TokenSource
+from orchestrator.core.requests import Moment, RequestFault, RequestRecord, TokenSource
 from orchestrator.core.window import tokens_between
 from orchestrator.errors import TransientError
 from orchestrator.fakes.openai import (

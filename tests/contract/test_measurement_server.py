@@ -16,7 +16,8 @@ import pytest
 
 from orchestrator.core.checks import Expectations
 from orchestrator.core.node_health import NodeNeeds
-from orchestrator.core.types import Arm, Block, Cell, Invalid, LoadResult, Moment
+from orchestrator.core.requests import LoadResult, Moment
+from orchestrator.core.types import Arm, Block, Cell, Invalid
 from orchestrator.fakes.openai import (
     DONE,
     Act,

@@ -19,7 +19,7 @@ from orchestrator.adapters.procfs import (
     process_name,
     swap_used_bytes,
 )
-from orchestrator.core.types import GpuProcess
+from orchestrator.core.node_state import GpuProcess
 from orchestrator.fakes.world import FakeNode, fake_node_state
 from orchestrator.ports import Node
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.adapters.nvml import THROTTLE_REASONS, GpuReadings, NvmlGpu, throttle_names
 from orchestrator.core.node_health import CHOSEN_REASONS, HARDWARE_SLOWDOWN, UNFIT_REASONS
-from orchestrator.core.types import GpuProcess
+from orchestrator.core.node_state import GpuProcess
 
 GIB = 2**30
 Answer = Any

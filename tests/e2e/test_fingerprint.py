@@ -23,8 +23,8 @@ from orchestrator.core.fingerprint import (
     differences,
     trial_fingerprint,
 )
+from orchestrator.core.node_state import NodeState
 from orchestrator.core.sampling import NEUTRAL
-from orchestrator.core.types import NodeState
 from serve_apps.cpu import environment
 from serve_apps.engine.spec import CPU_LAUNCHER, EngineSpec
 from serve_apps.engine.supervisor import EngineProcess

@@ -9,7 +9,8 @@ from core_samples import make_arm
 
 from orchestrator.core.checks import Expectations
 from orchestrator.core.node_health import NodeNeeds
-from orchestrator.core.types import Arm, Block, Cell, Invalid, LoadResult, Moment
+from orchestrator.core.requests import LoadResult, Moment
+from orchestrator.core.types import Arm, Block, Cell, Invalid
 from orchestrator.fakes.world import FakeNode
 from orchestrator.measurement import BlockOrder, Instruments, Measured, measure_block
 from orchestrator.ports import LoadClient, LoadRequest, Observe

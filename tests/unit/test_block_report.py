@@ -11,18 +11,9 @@ from core_samples import BASELINE, make_arm, make_audit, make_block
 
 from orchestrator.block_report import SCHEMA, Setting, block_record, derived, format_block
 from orchestrator.core.formulas import acceptance_length, output_throughput
-from orchestrator.core.types import (
-    Block,
-    Cell,
-    CounterSnapshot,
-    Fitness,
-    Invalid,
-    Invalidity,
-    NodeVerdict,
-    Quantiles,
-    RequestRecord,
-    TokenSource,
-)
+from orchestrator.core.node_state import Fitness, NodeVerdict
+from orchestrator.core.requests import RequestRecord, TokenSource
+from orchestrator.core.types import Block, Cell, CounterSnapshot, Invalid, Invalidity, Quantiles
 from orchestrator.measurement import Measured
 
 ARM = make_arm()

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.node_state import Fitness, NodeState, NodeVerdict
+from orchestrator.core.requests import RequestRecord, TokenSource
 from orchestrator.core.types import (
     Arm,
     Block,
@@ -18,15 +20,10 @@ from orchestrator.core.types import (
     Cell,
     CounterSnapshot,
     EngineFacts,
-    Fitness,
     Invalid,
     Invalidity,
-    NodeState,
-    NodeVerdict,
     Quantiles,
-    RequestRecord,
     TokenAudit,
-    TokenSource,
 )
 
 texts = st.text(max_size=8)

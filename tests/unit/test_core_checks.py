@@ -9,16 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.checks import Expectations, draft_doubt, find_invalid
+from orchestrator.core.node_state import Fitness, NodeVerdict
 from orchestrator.core.scaling import check_scaling
 from orchestrator.core.token_checks import excess_answers, short_answers, uncounted_answers
-from orchestrator.core.types import (
-    Arm,
-    Block,
-    Cell,
-    Fitness,
-    Invalid,
-    NodeVerdict,
-)
+from orchestrator.core.types import Arm, Block, Cell, Invalid
 
 ARM = make_arm()
 

@@ -15,7 +15,8 @@ from orchestrator.core.fingerprint import (
     differences,
     trial_fingerprint,
 )
-from orchestrator.core.types import EngineFacts, NodeState
+from orchestrator.core.node_state import NodeState
+from orchestrator.core.types import EngineFacts
 from orchestrator.errors import ConfigError
 
 SECRET = "PlantedSecret0123456789"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from core_samples import BASELINE, BOARD, WIDE_CELL, make_arm
 
-from orchestrator.core.types import RequestRecord, TokenSource
+from orchestrator.core.requests import RequestRecord, TokenSource
 
 
 def make_record(**change: Any) -> RequestRecord:

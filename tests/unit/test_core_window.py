@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.types import (
-    CounterSnapshot,
-    LoadResult,
-    RequestFault,
-    RequestRecord,
-    Span,
-    TokenSource,
-)
+from orchestrator.core.requests import LoadResult, RequestFault, RequestRecord, Span, TokenSource
+from orchestrator.core.types import CounterSnapshot
 from orchestrator.core.window import (
     audit,
     chunk_gaps,

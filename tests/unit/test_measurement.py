@@ -10,7 +10,9 @@ from core_samples import BASELINE
 from measure_scene import ARM, Rewrite, Scene, kinds
 
 from orchestrator.block_report import derived
-from orchestrator.core.types import Arm, Block, Fitness, GpuProcess, Invalid, Moment
+from orchestrator.core.node_state import Fitness, GpuProcess
+from orchestrator.core.requests import Moment
+from orchestrator.core.types import Arm, Block, Invalid
 from orchestrator.errors import TransientError
 from orchestrator.fakes.board import FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine

@@ -10,16 +10,8 @@ import pytest
 from measure_scene import Scene, kinds
 
 from orchestrator.block_report import Setting, derived, format_block
-from orchestrator.core.types import (
-    Block,
-    Cell,
-    Invalid,
-    LoadResult,
-    Moment,
-    RequestRecord,
-    Span,
-    TokenSource,
-)
+from orchestrator.core.requests import LoadResult, Moment, RequestRecord, Span, TokenSource
+from orchestrator.core.types import Block, Cell, Invalid
 from orchestrator.ports import LoadRequest, Observe
 
 CHUNKS_CSV = Path(__file__).resolve().parents[3] / "shared/data/gb10_chunks_vs_tokens.csv"

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.codec import from_plain
-from orchestrator.core.types import GpuProcess, NodeState
+from orchestrator.core.node_state import GpuProcess, NodeState
 from orchestrator.fakes.world import FakeNode, fake_node_state
 from orchestrator.node_command import add_parser, run
 

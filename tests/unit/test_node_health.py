@@ -16,7 +16,7 @@ from orchestrator.core.node_health import (
     judge_for_boot,
     worst,
 )
-from orchestrator.core.types import Fitness, GpuProcess, NodeState, NodeVerdict
+from orchestrator.core.node_state import Fitness, GpuProcess, NodeState, NodeVerdict
 from orchestrator.fakes.world import fake_node_state
 
 FIT, DEGRADED, UNFIT = Fitness.FIT, Fitness.DEGRADED, Fitness.UNFIT

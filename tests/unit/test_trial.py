@@ -10,13 +10,8 @@ import pytest
 from core_samples import BASELINE, make_invalid
 from trial_stage import ARM, CELLS, DownTracker, RecordingLoad, Stage, make_spec
 
-from orchestrator.core.types import (
-    Arm,
-    BootStatus,
-    EngineFacts,
-    Invalid,
-    LoadResult,
-)
+from orchestrator.core.requests import LoadResult
+from orchestrator.core.types import Arm, BootStatus, EngineFacts, Invalid
 from orchestrator.errors import TransientError
 from orchestrator.fakes.board import BootFault, Faults
 from orchestrator.fakes.engine import FakeEngine

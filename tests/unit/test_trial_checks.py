@@ -7,13 +7,9 @@ from dataclasses import replace
 from trial_stage import Stage, make_spec
 
 from orchestrator.core.node_health import GIB, NodeNeeds
-from orchestrator.core.types import (
-    BootStatus,
-    Invalid,
-    LoadResult,
-    NodeState,
-    Span,
-)
+from orchestrator.core.node_state import NodeState
+from orchestrator.core.requests import LoadResult, Span
+from orchestrator.core.types import BootStatus, Invalid
 from orchestrator.fakes.world import FakeNode, fake_node_state
 from orchestrator.ports import LoadClient, LoadRequest, Observe
 

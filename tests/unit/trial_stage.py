@@ -7,13 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from core_samples import make_arm
 
-from orchestrator.core.types import (
-    Arm,
-    Block,
-    Boot,
-    Cell,
-    LoadResult,
-)
+from orchestrator.core.requests import LoadResult
+from orchestrator.core.types import Arm, Block, Boot, Cell
 from orchestrator.errors import TransientError
 from orchestrator.fakes.board import FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine

@@ -19,7 +19,8 @@ import numpy as np
 from infra.bench.load.bare import PROMPT, parser, write
 from infra.bench.load.cells import MODEL
 from infra.bench.load.reports import Figure, Report, ReportError
-from orchestrator.core.types import Cell, LoadResult, Moment
+from orchestrator.core.requests import LoadResult, Moment
+from orchestrator.core.types import Cell
 from orchestrator.core.window import quantiles, started_within, tokens_between
 from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad

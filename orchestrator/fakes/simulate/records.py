@@ -9,17 +9,8 @@ import numpy as np
 
 from orchestrator.core.checks import Expectations, find_invalid
 from orchestrator.core.node_health import judge
-from orchestrator.core.types import (
-    Arm,
-    Block,
-    Cell,
-    CounterSnapshot,
-    EngineFacts,
-    Fitness,
-    NodeState,
-    NodeVerdict,
-    TokenAudit,
-)
+from orchestrator.core.node_state import Fitness, NodeState, NodeVerdict
+from orchestrator.core.types import Arm, Block, Cell, CounterSnapshot, EngineFacts, TokenAudit
 from orchestrator.fakes.simulate.board import STUCK_CLOCK_MHZ, Spread, lognormal
 from orchestrator.fakes.simulate.window import Happened, LoadShape
 from orchestrator.fakes.world import fake_node_state
