@@ -129,9 +129,12 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
         )
     by_tokens = all(request.output_tokens for request in log.requests)
     weights: dict[tuple[int, float], float] = {}
-    busy_s = request_s = 0.0
+    busy_s = idle_s = request_s = 0.0
     most = 0
     for span_s, running in _moments(log.requests):
+        if not running:
+            idle_s += span_s
+            continue
         most = max(most, len(running))
         busy_s += span_s
         request_s += span_s * len(running)
@@ -150,7 +153,7 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
         by_tokens=by_tokens,
         num_requests=len(log.requests),
         span_s=last - first,
-        idle_share=1 - busy_s / (last - first),
+        idle_share=idle_s / (last - first),
         mean_concurrency=request_s / busy_s,
         most_at_once=most,
         missing=tuple(_missing(log, temperatures, settings, most)),
@@ -278,7 +281,7 @@ def _temperature(request: LoggedRequest, settings: ProfileSettings) -> float | N
 
 
 def _moments(requests: Sequence[LoggedRequest]) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Yield stretches in which the same requests run, with their length in seconds."""
+    """Yield stretches in which the same requests run, or none, with their length in seconds."""
     events = sorted(
         [(r.end_s, 0, index) for index, r in enumerate(requests)]
         + [(r.start_s, 1, index) for index, r in enumerate(requests)]
@@ -286,7 +289,7 @@ def _moments(requests: Sequence[LoggedRequest]) -> Iterator[tuple[float, tuple[i
     running: set[int] = set()
     before = events[0][0]
     for moment, is_start, index in events:
-        if running and moment > before:
+        if moment > before:
             yield moment - before, tuple(running)
         before = moment
         if is_start:

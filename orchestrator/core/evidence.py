@@ -69,18 +69,20 @@ class Evidence:
         return {arm: self.contrast(arm, reference) for arm in self.scored if arm != reference}
 
     def fresh_contrast(self, arm: Arm, reference: Arm) -> Contrast:
-        """Compare an arm with the reference without the boots that chose it.
+        """Compare an arm with the reference without the arm's boots that chose it.
 
         The luckiest of many is not as fast as it looked. Where the race does not say which boots
-        chose, the first of each arm did. The reference is compared whatever it scores, so all its
-        boots count.
+        chose, the arm's first did. The reference is compared whatever it scores, so all its boots
+        count; those of other arms tell how far boots lie apart.
         """
-        chose = set(self.chosen_by or ())
-        if self.chosen_by is None:
-            chose = {boots[0].trial_id for boots in self.comparison.boots.values()}
-        always = {reference, *self.comparison.fixed}
+        chose = self.chosen_by
+        if chose is None:
+            chose = {boot.trial_id for boot in self.comparison.boots.get(arm, ())[:1]}
+        kept = arm in {reference, *self.comparison.fixed}
         fresh = [
-            boot for boot in self.measured.boots if boot.arm in always or boot.trial_id not in chose
+            boot
+            for boot in self.measured.boots
+            if kept or boot.arm != arm or boot.trial_id not in chose
         ]
         taken = measured(fresh, cells=tuple(self.weights), board=self.board)
         return taken.compare(self.weights).contrast(arm, reference, confidence=self.confidence)

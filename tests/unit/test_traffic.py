@@ -154,6 +154,14 @@ def test_weights_sum_to_one_and_keep_all_tokens(
     assert 1 <= found.mean_concurrency <= found.most_at_once + 1e-9
 
 
+def test_idle_time_is_summed_and_never_negative_by_rounding() -> None:
+    always_busy = log_of(request(2, 34), request(1.00001, 2.00002))
+    half_idle = log_of(request(0, 1), request(3, 4))
+
+    assert profile(always_busy, ProfileSettings()).idle_share == 0
+    assert profile(half_idle, ProfileSettings()).idle_share == 0.5
+
+
 def run(*arguments: object) -> int:
     root = argparse.ArgumentParser()
     traffic_command.add_parser(root.add_subparsers(dest="command"))
