@@ -207,15 +207,23 @@ def _gates(answer: Answer) -> Iterator[str]:
 def _gate(gate: Gate) -> list[str]:
     word = "not shown" if gate.passed is None else "passed" if gate.passed else "FAILED"
     head = f"{gate.name:<14}{word:<11}"
-    return textwrap.wrap(gate.reason, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+    return textwrap.wrap(
+        gate.reason,
+        WIDTH,
+        break_on_hyphens=False,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+    )
 
 
 def _item(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")
+    return textwrap.wrap(
+        text, WIDTH, break_on_hyphens=False, initial_indent="- ", subsequent_indent="  "
+    )
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, subsequent_indent="  ")
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

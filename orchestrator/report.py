@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.forecast import Forecast
 from orchestrator.core.promotion import Gate
-from orchestrator.core.race import GIVEN_UP, expected_boots
+from orchestrator.core.race import GIVEN_UP, MAX_FRESH, expected_boots
 from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.space import reference_arm
 from orchestrator.core.summary import ArmSummary
@@ -99,7 +99,7 @@ def format_plan(
         f"step times: {source}",
         f"at most {settings.max_boots} boots{hours}: every arm once, then the leader and its "
         f"strongest rival until another arm would gain less than {limit:.2%} on average, "
-        f"then {settings.fresh_boots} fresh boots of the winner{against}",
+        f"then {settings.fresh_boots} to {MAX_FRESH} fresh boots of the winner{against}",
     ]
     if seconds_per_boot is not None:
         num_boots = expected_boots(len(arms), settings)
@@ -205,7 +205,13 @@ def _answer(gate: Gate) -> str:
 
 def _gate_lines(gate: Gate) -> list[str]:
     head = f"{gate.name:<14}{_answer(gate):<11}"
-    return textwrap.wrap(gate.reason, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+    return textwrap.wrap(
+        gate.reason,
+        WIDTH,
+        break_on_hyphens=False,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+    )
 
 
 def _throughput_tables(summaries: Sequence[ArmSummary], board: BoardModel | None) -> list[str]:
@@ -235,7 +241,7 @@ def _duration(seconds: float) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, subsequent_indent="  ")
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -4,7 +4,10 @@ Three stages. Coverage: every arm boots once, in a seeded order, so that no arm 
 of how neighbours score. Selection: boots go to the leader and its strongest rival in turn, until
 every other arm is beaten by a bound that holds at any look, or changing the choice would gain next
 to nothing on average, or the budget is spent. Confirmation: the choice gets fresh boots, which did
-not choose it, and the reference as many as a comparison needs.
+not choose it, and the reference as many as a comparison needs. How many that is follows from what
+the selection saw and is fixed before the first of them, so that nothing is stopped when it happens
+to look good. A boot of the two that is far from the arm's others stays in the record, counts, and
+is made good by one more.
 
 The strongest rival is the arm with the smallest (gap + tolerance) / sqrt(1 / n + 1 / n of the
 leader): the one that is the least surely not better by the tolerance. The rule is EB-TC-epsilon
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +35,10 @@ USUAL_SELECTION = 7
 """Boots between coverage and confirmation in simulated studies whose boots spread by 2 %."""
 GIVEN_UP = 0.5
 """Share of the tolerance that the selection may give up on average when it ends."""
+MAX_FRESH = 6
+"""Fresh boots of the choice, at most, when two would hardly show its lead."""
+SHOWN = 0.9
+"""Chance with which the fresh boots shall show the lead that the selection saw."""
 MAX_AT_A_TIME = 4
 """Boots of the selection under way at a time, however many boards there are."""
 
@@ -179,7 +186,29 @@ class _Race:
             stop=stop,
             reason=f"{stop}: {arm.label}: {reason}{beside}",
             chosen_by=tuple(item.trial_id for item in state.scored),
+            fresh_boots=self._fresh_boots(arm, now),
         )
+
+    def _fresh_boots(self, arm: Arm, now: Standings) -> int:
+        """Return how many fresh boots are likely to show the arm's lead over the reference.
+
+        As many as usual where no number that could be afforded would.
+        """
+        usual, reference = self._settings.fresh_boots, self._reference
+        if reference is None or reference not in now.means or reference == arm:
+            return usual
+
+        def chance(fresh: int) -> float:
+            held = max(fresh, len(self._scores[reference]))
+            counts = {arm: fresh, reference: held}
+            return now.chance_to_show(
+                arm, reference, [n for a, n in counts.items() if a not in self._state.known]
+            )
+
+        afforded = max(usual, min(MAX_FRESH, self._num_left() // 2))
+        likely = (n for n in range(usual, afforded + 1) if chance(n) >= SHOWN)
+        most = afforded if chance(afforded) >= 0.5 else usual
+        return next(likely, most)
 
     def _wanted(self, now: Standings) -> Arm | None:
         """Return the leader or its strongest rival, whichever has fewer boots."""
@@ -206,7 +235,14 @@ class _Race:
         arm = self._reference
         if arm is None or arm not in self.standing or arm in self._state.known:
             return 0
-        return max(0, self._settings.fresh_boots - self._held(arm))
+        wanted = self._settings.fresh_boots
+        if self._state.choice is not None:
+            wanted = self._state.choice.fresh_boots
+        return max(0, wanted - self._held(arm) + self._num_odd(arm))
+
+    def _num_odd(self, arm: Arm, *, unless: Collection[str] = ()) -> int:
+        odd = self._state.outliers.difference(unless)
+        return sum(item.arm == arm and item.trial_id in odd for item in self._state.scored)
 
     def _lacks(self, arm: Arm | None, choice: Choice) -> int:
         """Return the boots that the confirmation still wants of the winner or the reference."""
@@ -219,7 +255,8 @@ class _Race:
         fresh = sum(
             item.arm == arm and item.trial_id not in choice.chosen_by for item in self._state.scored
         )
-        return max(0, self._settings.fresh_boots - fresh - self._running(choice.arm))
+        wanted = choice.fresh_boots + self._num_odd(arm, unless=choice.chosen_by)
+        return max(0, wanted - fresh - self._running(choice.arm))
 
     def _boot(self, arm: Arm, reason: str, choice: Choice | None = None) -> RaceDecision:
         return RaceDecision(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.core.comparable import odd_boots
+from orchestrator.core.comparison import measured
 from orchestrator.core.estimate import boot_objective, known_arms
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
 
@@ -26,7 +27,8 @@ class RaceSettings:
     error: float = 0.05
     """Chance that an arm is wrongly called beaten, 0 to 1."""
     fresh_boots: int = 2
-    """Boots of the winner that did not choose it; the reference has as many altogether."""
+    """Boots of the winner that did not choose it, at least; the reference has as many altogether.
+    """
     seed: int
     """Orders the coverage."""
 
@@ -54,6 +56,8 @@ class Choice:
     reason: str
     chosen_by: tuple[str, ...]
     """Trial ids of the scored boots at that moment; all others are fresh."""
+    fresh_boots: int
+    """Fresh boots that it gets, and that the reference has at least altogether."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,8 @@ class RaceState:
     kv_cache_tokens: Mapping[Arm, int] = field(default_factory=dict)
     """Smallest over boots, for ties."""
     choice: Choice | None = None
+    outliers: frozenset[str] = frozenset()
+    """Trial ids of boots far from their arm's others, once there is a choice to confirm."""
     elapsed: Elapsed | None = None
     """None where hours do not matter."""
 
@@ -179,5 +185,14 @@ def race_state(
         known=known_arms(question.arms, question.board),
         kv_cache_tokens=kv,
         choice=choice,
+        outliers=frozenset() if choice is None else _outliers(ended, question),
         elapsed=elapsed,
     )
+
+
+def _outliers(ended: Sequence[Outcome], question: RaceQuestion) -> frozenset[str]:
+    """Return the trial ids of the boots that the verdict would flag."""
+    taken = measured(
+        [item.boot for item in ended], cells=tuple(question.weights), board=question.board
+    )
+    return frozenset(item.boot for item in taken.compare(question.weights).outliers())

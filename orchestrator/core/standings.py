@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from scipy import special
 
+from orchestrator.core.distributions import t_quantile
 from orchestrator.core.types import Arm
 
 BASEL = 6 / math.pi**2
@@ -42,6 +43,8 @@ class Standings:
     """All others with a score, the nearest first."""
     spread: float | None
     """Standard deviation of one boot's log score; None when no arm has two."""
+    means: Mapping[Arm, float]
+    """Mean log score of the leader and its rivals."""
     degrees: int
     """Of freedom behind ``spread``: boots beyond the first of each arm."""
 
@@ -89,7 +92,7 @@ class Standings:
         level = error / (len(self.rivals) + 1)
         for count in rival.num_boots:
             level *= BASEL / max(1, count) ** 2
-        quantile = float(special.stdtrit(self.degrees, 1 - level))
+        quantile = t_quantile(1 - level, self.degrees)
         return rival.gap + margin > self.spread * rival.weight * quantile
 
     def is_told_apart(self, rival: Rival, *, error: float) -> bool:
@@ -100,8 +103,30 @@ class Standings:
         """
         if self.spread is None:
             return False
-        quantile = float(special.stdtrit(self.degrees, 1 - error / (len(self.rivals) + 1)))
+        quantile = t_quantile(1 - error / (len(self.rivals) + 1), self.degrees)
         return rival.gap > self.spread * rival.weight * quantile
+
+    def chance_to_show(self, arm: Arm, other: Arm, num_boots: Sequence[int]) -> float:
+        """Return how likely new boots show an arm faster, if it is by as much as it seems.
+
+        Formula: F(lead / se - t), se = spread * sqrt(sum of 1 / boots), F of the normal law, t the
+        97.5 % quantile of Student's t: the power of a 95 % interval that excludes no difference.
+
+        Args:
+            arm: The one that seems faster.
+            other: The one that it is compared with.
+            num_boots: Boots of each of the two whose score is measured.
+
+        Returns:
+            0 to 1; 0 where the spread is not known.
+        """
+        lead = self.means[other] - self.means[arm]
+        if self.spread is None or lead <= 0:
+            return 0.0
+        error = self.spread * math.sqrt(sum(1 / count for count in num_boots))
+        if error == 0:
+            return 1.0
+        return float(special.ndtr(lead / error - t_quantile(0.975, self.degrees)))
 
 
 def standings(
@@ -138,5 +163,6 @@ def standings(
             for arm in order[1:]
         ),
         spread=math.sqrt(squares / degrees) if degrees else None,
+        means=means,
         degrees=degrees,
     )

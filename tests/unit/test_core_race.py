@@ -5,12 +5,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from core_samples import BASELINE, BOARD, CELL, WIDE_CELL, make_arm, make_block, make_boot
+from core_samples import (
+    BASELINE,
+    BOARD,
+    CELL,
+    WIDE_CELL,
+    make_arm,
+    make_block,
+    make_boot,
+    make_boots,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.race import (
     MAX_AT_A_TIME,
+    MAX_FRESH,
     MAX_RETRIES,
     RaceDecision,
     expected_boots,
@@ -195,6 +205,56 @@ def test_smaller_depth_never_costs_more_than_the_tolerance_of_the_estimate() -> 
 
     assert game.choice is not None
     assert game.choice.arm == BEST
+
+
+def test_small_lead_gets_as_many_fresh_boots_as_are_likely_to_show_it() -> None:
+    """Leads of 15 % and of 5 % over the incumbent, with boots that spread by 2 %."""
+    games = [Play(incumbent=make_arm(6), outcome=noisy(0.02, seed)).run() for seed in range(10)]
+    near = {**SPEEDS, 7: 27.3}
+    close = [Play(incumbent=make_arm(6), outcome=noisy(0.02, s, near)).run() for s in range(10)]
+
+    clear = [game.choice.fresh_boots for game in games if game.choice]
+    assert clear.count(2) >= 8, "the spread is an estimate of few boots, so one may get a third"
+    counts = [game.choice.fresh_boots for game in close if game.choice and game.choice.arm == BEST]
+    assert max(counts) > 3
+    assert all(2 <= count <= MAX_FRESH for count in counts)
+    for game in close:
+        if game.choice is not None and game.choice.arm == BEST:
+            assert game.fresh() == game.choice.fresh_boots
+            assert game.count(make_arm(6)) >= game.choice.fresh_boots
+
+
+def test_fresh_boots_that_could_not_show_the_lead_are_not_spent() -> None:
+    near = {**dict.fromkeys(SPEEDS, 10.0), 6: 30.0, 7: 30.4}
+    games = [Play(incumbent=make_arm(6), outcome=noisy(0.05, s, near)).run() for s in range(20)]
+    hopeless = [game for game in games if game.choice and game.choice.arm != make_arm(6)]
+
+    assert hopeless
+    assert sum(game.choice.fresh_boots == 2 for game in hopeless if game.choice) > 0
+
+
+@pytest.mark.parametrize("odd", ["fresh-0", "reference-1"])
+def test_boot_far_from_its_arms_others_is_made_good_by_one_more(odd: str) -> None:
+    scored = [
+        *(Scored(trial_id=f"old-{n}", arm=BEST, score_s=1.0 + n / 100) for n in range(2)),
+        *(Scored(trial_id=f"fresh-{n}", arm=BEST, score_s=1.0 + n / 100) for n in range(2)),
+        *(Scored(trial_id=f"reference-{n}", arm=BASELINE, score_s=2.0 + n / 99) for n in range(2)),
+    ]
+    choice = Choice(arm=BEST, stop="winner", reason="", chosen_by=("old-0", "old-1"), fresh_boots=2)
+    state = RaceState(
+        arms=(BASELINE, BEST),
+        incumbent=None,
+        scored=tuple(scored),
+        issued={BEST: 4, BASELINE: 2},
+        choice=choice,
+    )
+    assert next_boot(state, SETTINGS).kind == "finished"
+
+    again = next_boot(replace(state, outliers=frozenset({odd})), SETTINGS)
+
+    assert again.kind == "boot"
+    assert again.arm == (BEST if odd.startswith("fresh") else BASELINE)
+    assert next_boot(replace(state, outliers=frozenset({"old-0"})), SETTINGS).kind == "finished"
 
 
 def test_incumbent_gets_the_boots_that_a_comparison_needs_whatever_it_scores() -> None:
@@ -388,6 +448,19 @@ def test_race_state_gives_an_odd_boot_no_score() -> None:
 
     assert [item.trial_id for item in state.scored] == ["t0", "t1"]
     assert state.failed[BEST] == 1
+
+
+def test_race_state_names_the_boots_that_the_verdict_flags_once_there_is_a_choice() -> None:
+    question = RaceQuestion(arms=ARMS, incumbent=None, weights={CELL: 1.0}, board=None)
+    boots = [
+        *make_boots(BEST, [0.0331, 0.0330, 0.0332, 0.0390], length=3.1),
+        *make_boots(make_arm(5), [0.05, 0.0502, 0.0501]),
+    ]
+    ended = [outcome(boot, question) for boot in boots]
+    choice = Choice(arm=BEST, stop="winner", reason="", chosen_by=(), fresh_boots=2)
+
+    assert race_state(question, ended=ended).outliers == frozenset()
+    assert race_state(question, ended=ended, choice=choice).outliers == {boots[3].trial_id}
 
 
 def test_race_state_with_a_board_model_scores_acceptance_only() -> None:

@@ -102,3 +102,17 @@ def test_margin_lets_a_rival_be_beaten_that_is_as_fast() -> None:
 
     assert not now.is_beaten(rival, margin=0.0, error=0.05)
     assert now.is_beaten(rival, margin=0.01, error=0.05)
+
+
+def test_chance_to_show_a_lead_is_the_power_of_the_interval() -> None:
+    now = of({7: [1.0, 1.02, 0.99, 1.01], 6: [1.05, 1.06]})
+    assert now.spread is not None
+    lead = now.means[NEAR] - now.means[FAST]
+    error = now.spread * math.sqrt(1 / 3 + 1 / 2)
+    expected = stats.norm.cdf(lead / error - stats.t.ppf(0.975, now.degrees))
+
+    assert now.chance_to_show(FAST, NEAR, [3, 2]) == pytest.approx(expected)
+    assert now.chance_to_show(FAST, NEAR, [6, 6]) > now.chance_to_show(FAST, NEAR, [3, 2])
+    assert now.chance_to_show(NEAR, FAST, [3, 2]) == 0
+    assert now.chance_to_show(FAST, NEAR, []) == 1, "both are known"
+    assert of({7: [1.0], 6: [1.1]}).chance_to_show(FAST, NEAR, [9, 9]) == 0

@@ -25,7 +25,8 @@ def test_forecast_says_boots_hours_and_how_often_it_is_right() -> None:
     assert expected.num_studies == MOST_STUDIES
     assert all(len(ARMS) < row.boots <= 20 for row in expected.rows)
     hours = [row.hours for row in expected.rows]
-    assert hours == sorted(hours, reverse=True)
+    assert hours[0] > hours[1] > hours[2]
+    assert hours[3] == pytest.approx(hours[2], rel=0.1), "three arms, and four boots at a time"
     assert all(row.hours <= row.hours_9_of_10 * 1.2 for row in expected.rows)
     assert 0.9 < expected.best <= expected.near <= 1
     assert 0 <= expected.loss < 0.01

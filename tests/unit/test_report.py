@@ -107,7 +107,7 @@ def test_plan_says_arms_boots_cells_and_time() -> None:
         "MODELLED by gb10_model",
         "at most 64 boots: every arm once",
         "gain less than 0.50% on average",
-        "2 fresh boots of the winner, which is compared with the reference no-speculation",
+        "2 to 6 fresh boots of the winner, which is compared with the reference no-speculation",
         "usually about 12 boots, 4.0 h on one node (20 min a boot",
     ):
         assert words in text
