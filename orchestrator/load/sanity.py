@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 
 DEGENERATE_SHARE = 0.9
 """Share of the requests that must be degenerate, and of one text that one loop must fill.
@@ -22,6 +23,65 @@ MAX_PERIOD = 8
 MIN_ROUNDS = 4
 """Rounds that a loop must have gone; a row of a table is repeated twice or thrice in any text."""
 
+NGRAM = 8
+"""Words, or characters of a text of few words, in a run that is looked for again."""
+
+MIN_NGRAM_ITEMS = 40
+"""A text with fewer words, or characters, is not judged by its runs."""
+
+MAX_DISTINCT_SHARE = 1 / MIN_ROUNDS
+"""A text with no more distinct runs than this share of all goes round in a loop of any length.
+
+Measured over 7,134 passages of Python's and its packages' sources, 4,000 characters each: the
+smallest share was 0.42, in a table of digits; the shipped workloads have 0.88 and more."""
+
+MAX_CONTROL_SHARE = 0.05
+"""Control characters, and signs for bytes that are no text, among a text's characters.
+
+A form feed or an escape stands in honest sources; one in twenty does not."""
+
+REPLACEMENT = "\ufffd"
+"""What a detokenizer writes for bytes that are no character."""
+
+HONEST_CONTROLS = frozenset("\t\n\v\f\r\x1b")
+
+
+class Garbage(StrEnum):
+    """What an answer is that is no text."""
+
+    EMPTY = "empty"
+    REPETITION = "repetition"
+    """One symbol, a short loop, or longer runs of words again and again."""
+    CONTROL = "control characters"
+    """A NUL, or many control characters or bytes that are no text."""
+    CUT_CHARACTER = "cut character"
+    """It ends within a character: the bytes that follow are missing."""
+
+
+_EFFECTS = {
+    Garbage.EMPTY: "are empty",
+    Garbage.REPETITION: "repeat a symbol or a loop",
+    Garbage.CONTROL: "have control characters or bytes that are no text",
+    Garbage.CUT_CHARACTER: "end within a character",
+}
+
+
+def garbage_kind(text: str) -> Garbage | None:
+    """Return in which way one answer is no text, or None if it may be.
+
+    The first that holds in the order of the kinds. An answer that was cut by its limit of tokens
+    may end within a character honestly.
+    """
+    if not text.strip():
+        return Garbage.EMPTY
+    if _is_loop(text) or _has_few_runs(text):
+        return Garbage.REPETITION
+    if "\0" in text or _share_of_controls(text) >= MAX_CONTROL_SHARE:
+        return Garbage.CONTROL
+    if text.endswith(REPLACEMENT) or "\ud800" <= text[-1] <= "\udfff":
+        return Garbage.CUT_CHARACTER
+    return None
+
 
 def garbage_reason(texts: Sequence[str]) -> str | None:
     """Say why the answers of a block are no text, or None if they may be.
@@ -35,16 +95,16 @@ def garbage_reason(texts: Sequence[str]) -> str | None:
     """
     if not texts:
         return None
-    empty = sum(not text.strip() for text in texts)
-    repeated = sum(_is_loop(text) for text in texts)
-    if empty + repeated <= DEGENERATE_SHARE * len(texts):
+    kinds = [garbage_kind(text) for text in texts]
+    counts = Counter(kind for kind in kinds if kind is not None)
+    if counts.total() <= DEGENERATE_SHARE * len(texts):
         return None
-    example = next((text for text in texts if text.strip()), "")
-    shown = f", for example {example.strip()[:20]!r}" if example else ""
-    return (
-        f"{empty} of {len(texts)} answers are empty and {repeated} repeat a symbol or a short "
-        f"loop{shown}: the engine emits no text"
-    )
+    parts = [f"{counts[kind]} {effect}" for kind, effect in _EFFECTS.items() if counts[kind]]
+    first, *others = parts
+    told = ", ".join([first.replace(" ", f" of {len(texts)} answers ", 1), *others])
+    example = next((text for text, kind in zip(texts, kinds, strict=True) if kind and text), "")
+    shown = f", for example {example.strip()[:20]!r}" if example.strip() else ""
+    return f"{told}{shown}: the engine emits no text"
 
 
 def _is_loop(text: str) -> bool:
@@ -66,3 +126,23 @@ def _share_of_loop(items: Sequence[str], period: int) -> float:
     """Return the share of items that equal the one a period before."""
     equal = sum(a == b for a, b in zip(items, items[period:], strict=False))
     return equal / (len(items) - period)
+
+
+def _has_few_runs(text: str) -> bool:
+    """Return whether the text says the same runs of words again and again."""
+    words: Sequence[str] = text.split()
+    items = words if len(words) >= MIN_WORDS else "".join(words)
+    if len(items) < MIN_NGRAM_ITEMS:
+        return False
+    num_runs = len(items) - NGRAM + 1
+    distinct = {tuple(items[i : i + NGRAM]) for i in range(num_runs)}
+    return len(distinct) <= MAX_DISTINCT_SHARE * num_runs
+
+
+def _share_of_controls(text: str) -> float:
+    odd = sum(
+        character == REPLACEMENT
+        or (character not in HONEST_CONTROLS and (character < " " or "\x7f" <= character < "\xa0"))
+        for character in text
+    )
+    return odd / len(text)
