@@ -187,7 +187,7 @@ def _conclude(evidence: Evidence) -> _Conclusion:
     if reference not in evidence.scored:
         return _no_result(f"{reference.label}, to be compared with, has no scored boot")
     chosen = evidence.chosen if evidence.chosen in evidence.scored else None
-    best = chosen or min(evidence.finalists, key=evidence.seconds)
+    best = chosen or min(evidence.scored, key=evidence.seconds)
     if best == reference:
         return _kept(evidence, reference)
     contrast = evidence.contrast(best, reference)

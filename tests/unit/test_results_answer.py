@@ -77,6 +77,14 @@ def test_leader_without_fresh_boots_is_not_proven() -> None:
     assert answer.sentences[0].startswith(f"{BLOCK} leads and is not proven")
 
 
+def test_single_boot_that_is_faster_than_replicated_ones_is_not_passed_over() -> None:
+    rows = [row for row in study_rows() if row["boot"] in ("p0", "p1", "p2", "s0")]
+    answer = ask(rows)
+
+    assert answer.outcome == "cannot_tell"
+    assert answer.sentences[0].startswith(f"{BLOCK} leads and is not proven")
+
+
 def test_three_runs_in_one_boot_are_one_boot() -> None:
     rows = [*speeds([39.7, 33.1, 31.5]), *speeds([29.3], arm="standard")]
     answer = ask(rows, reference=STANDARD)
