@@ -104,6 +104,8 @@ def _by_counters(case: _Case, reference: Arm) -> Answer:
         confidence=case.question.confidence,
     )
     outcome = _outcome(verdict)
+    # Capitals in a report say that an unanswered gate keeps the arm out; of files none does.
+    gates = tuple(replace(gate, required=False) for gate in verdict.gates)
     # A file changes nothing in production, so what would be said of it is left out.
     of_production = set(gate_sentences(verdict.gates))
     kept = (text for text in verdict.sentences if text not in of_production)
@@ -118,8 +120,8 @@ def _by_counters(case: _Case, reference: Arm) -> Answer:
         sentences=sentences,
         limits=case.limits,
         ranking=(),
-        verdict=replace(verdict, sentences=sentences),
-        gates=verdict.gates,
+        verdict=replace(verdict, sentences=sentences, gates=gates),
+        gates=gates,
         findings=find(
             arms,
             boots=boots,

@@ -138,10 +138,11 @@ def _means_of_runs(observations: Sequence[Observation]) -> Iterator[tuple[Observ
                 mean = sum(run.tok_s or 0.0 for run in group) / item.num_runs
                 if abs(mean - item.tok_s) <= _SAME * item.tok_s:
                     rows = ", ".join(run.where.rpartition(" ")[2] for run in group)
+                    unit = item.where.split(" ")[-2]
                     yield (
                         item,
                         f"{item.where} ({arm.label}, {cell.key}, {item.tok_s:g}) is the mean of "
-                        f"rows {rows} and does not count beside them",
+                        f"{unit}s {rows} and does not count beside them",
                     )
                     break
 

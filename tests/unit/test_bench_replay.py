@@ -37,7 +37,7 @@ def test_article_outlier_is_flagged_and_kept() -> None:
 def test_article_means_do_not_count_beside_their_runs() -> None:
     sifted = replay.article()
 
-    assert sum("is the mean of rows" in text for text in sifted.doubts) == 2
+    assert sum("is the mean of lines" in text for text in sifted.doubts) == 2
     assert not {34.8, 163.5} & {item.tok_s for item in sifted.observations}
 
 
