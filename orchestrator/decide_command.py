@@ -134,8 +134,9 @@ def read_observations(
     if faults:
         raise ConfigError(
             "decide FILE",
-            f"what is there cannot be so:{_listed(faults)}\n",
-            "correct it, name columns with --column or --set, or leave rows out (--leave-out)",
+            "what is there cannot be so",
+            "correct it, name columns with --column or --set, or leave rows out (--leave-out):"
+            + _listed(faults),
         )
     return observations, notes
 
