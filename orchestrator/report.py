@@ -113,9 +113,14 @@ def format_plan(
 
 
 def format_forecast(expected: Forecast) -> list[str]:
-    """Return what simulated studies came to: boots and hours by boards, and how often right."""
+    """Return what simulated studies came to: boots and time by boards, and how often right."""
     rows = [
-        [str(row.num_nodes), f"{row.boots:.1f}", f"{row.hours:.1f}", f"{row.hours_9_of_10:.1f}"]
+        [
+            str(row.num_nodes),
+            f"{row.boots:.1f}",
+            _duration(3600 * row.hours),
+            _duration(3600 * row.hours_9_of_10),
+        ]
         for row in expected.rows
     ]
     text = (
@@ -125,7 +130,7 @@ def format_forecast(expected: Forecast) -> list[str]:
     if expected.loss is not None:
         text += f"; what they choose is {expected.loss:.1%} slower than the best on average"
     return [
-        *_table(["boards", "boots", "hours", "9 of 10 within"], rows),
+        *_table(["boards", "boots", "time", "9 of 10 within"], rows),
         *_wrapped(text),
         *_wrapped(f"ASSUMED: {expected.assumption}"),
     ]
@@ -172,7 +177,7 @@ def _headline(verdict: Verdict) -> str:
 
 def _ranking_note(verdict: Verdict) -> str:
     compared = "" if verdict.reference is None else f"; compared with {verdict.reference.label}"
-    return f"* in the final; boots: scored/ended{compared}"
+    return f"* has the boots to win; boots: scored/ended{compared}"
 
 
 def _place(item: Ranked) -> list[str]:

@@ -162,7 +162,7 @@ def test_forecast_is_a_table_with_its_assumption() -> None:
     )
     text = " ".join(" ".join(lines).split())
     assert all(len(line) <= WIDTH for line in lines)
-    assert lines[2].split() == ["1", "25.5", "8.0", "9.0"]
+    assert lines[2].split() == ["1", "25.5", "8.0", "h", "9.0", "h"]
     for words in (
         "of 96 simulated studies 95% choose the best arm or one within 1.0% of it",
         "50% the best itself",
