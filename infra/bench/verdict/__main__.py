@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from infra.bench.verdict import race, replay
 from infra.bench.verdict.coverage import (
@@ -35,33 +35,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--studies", type=int, default=500, help="of each world of the race")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
+    if min(options.simulations, options.studies, options.processes) < 1:
+        parser.error("--simulations, --studies and --processes are numbers from 1")
+    for line in _lines(options):
+        print(line, flush=True)
+
+
+def _lines(options: argparse.Namespace) -> Iterator[str]:
     if options.table == "race":
-        for line in race.report(num_studies=options.studies, num_processes=options.processes):
-            _say(line)
-        return
+        return race.report(num_studies=options.studies, num_processes=options.processes)
     if options.table == "nodes":
-        for line in node_lines(options.simulations):
-            _say(line)
-        return
+        return node_lines(options.simulations)
     if options.table == "replay":
-        for line in replay.report():
-            _say(line)
-        return
+        return replay.report()
+    return _coverage_lines(options.simulations, options.processes)
+
+
+def _coverage_lines(num_simulations: int, num_processes: int) -> Iterator[str]:
     found = {}
     for case in (Case(boot_cv=cv, blocks_per_cell=n) for n in BLOCKS_PER_CELL for cv in SPREADS):
         begun_s = time.monotonic()
-        found[case] = coverage(
-            case, num_simulations=options.simulations, num_processes=options.processes
-        )
-        for line in [*coverage_lines(case, found[case]), *bias_lines(found[case])]:
-            _say(line)
-        _say(f"{time.monotonic() - begun_s:.0f} s\n")
-    for line in summary_lines(found):
-        _say(line)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
+        found[case] = coverage(case, num_simulations=num_simulations, num_processes=num_processes)
+        yield from coverage_lines(case, found[case])
+        yield from bias_lines(found[case])
+        yield f"{time.monotonic() - begun_s:.0f} s\n"
+    yield from summary_lines(found)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def null_factor() -> tuple[tuple[int, int, Contrast], ...]:
             for depth, count, mean, _ in rows
         ]
     )
-    confidence = 1 - 0.05 / math.comb(len(seqs), 2)
+    confidence = round(1 - 0.05 / math.comb(len(seqs), 2), 4)
     return tuple(
         (a, b, pair(fit, _level(a), _level(b), confidence=confidence))
         for a, b in itertools.combinations(seqs, 2)
@@ -188,11 +188,11 @@ def _article_lines() -> Iterator[str]:
     )
     for how, answer in (("as one boot", best), ("as a boot each", boots)):
         yield f"34.8 (39.7, 33.1, 31.5) against 29.3, the runs taken {how}:"
-        yield f"  {answer.outcome}: {answer.sentences[0]}"
+        yield f"  {_outcome(answer)}: {answer.sentences[0]}"
     for label, cells in (*ALONE, (DRAFT_ALONE, ["c1_t0.7"])):
         answer = ask_article(reference=PLAIN, cells=cells, runs_are="boots", arms=[label, PLAIN])
         yield f"{label} alone against {PLAIN} at {', '.join(cells)}, the runs as a boot each:"
-        yield f"  {answer.outcome}: {' '.join(answer.sentences)}"
+        yield f"  {_outcome(answer)}: {' '.join(answer.sentences)}"
     yield (
         "acceptance: the file has none. The article gives ranges without counts, which is an order "
         "and not a test."
@@ -203,6 +203,10 @@ def _article_lines() -> Iterator[str]:
     everything = answers(sifted.observations, Question(reference=PLAIN))
     num_rows = len(sifted.observations)
     yield from format_answers(everything, doubts=sifted.doubts, num_rows=num_rows)
+
+
+def _outcome(answer: Answer) -> str:
+    return answer.outcome.replace("_", " ")
 
 
 def _grid_lines() -> Iterator[str]:
@@ -216,7 +220,7 @@ def _grid_lines() -> Iterator[str]:
         yield f"  means, for all ten pairs at a time: {found.means.in_words}"
         yield f"  medians, the same:                  {found.medians.in_words}"
         yield f"  means, this pair alone:             {found.alone.in_words}"
-        yield f"  decide, with depth {other} serving: {answer.outcome}: {answer.sentences[0]}"
+        yield f"  decide, with depth {other} serving: {_outcome(answer)}: {answer.sentences[0]}"
     pairs = null_factor()
     told = [f"{a} and {b}" for a, b, contrast in pairs if contrast.excludes_zero]
     yield f"max_num_seqs, which cannot matter: {', '.join(told) or 'no difference'}"

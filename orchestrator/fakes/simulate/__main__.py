@@ -14,6 +14,8 @@ def main() -> None:
     parser.add_argument("command", choices=["calibrate"])
     parser.add_argument("--runs", type=int, default=NUM_RUNS, help="simulated runs of each row")
     arguments = parser.parse_args()
+    if arguments.runs < 2:
+        parser.error("--runs: one run has no spread; give 2 or more")
     for line in report(num_runs=arguments.runs):
         sys.stdout.write(f"{line}\n")
 
