@@ -3,7 +3,7 @@
 Scores are compared by their logs: boot = arm + error, errors normal with one spread for all arms,
 estimated from the arms that have several boots. Boards are not modelled apart: with two boots more
 than arms there would be nothing left to estimate the spread from, so what differs between boards is
-part of the spread here; the verdict takes it out where the boots allow (``boot_model``).
+part of the spread, here as in the verdict (``boot_model``).
 """
 
 from __future__ import annotations
