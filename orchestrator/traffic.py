@@ -25,7 +25,9 @@ START_KEYS = ("started_at", "start_time", "start", "timestamp", "ts", "time", "c
 END_KEYS = ("ended_at", "end_time", "end", "finished_at", "completed_at")
 DURATION_KEYS = {
     **dict.fromkeys(("duration_s", "latency_s", "e2e_s", "elapsed_s", "total_s"), 1.0),
-    **dict.fromkeys(("duration_ms", "latency_ms", "e2e_ms", "elapsed_ms", "response_ms"), 1e-3),
+    **dict.fromkeys(
+        ("duration_ms", "latency_ms", "e2e_ms", "elapsed_ms", "total_ms", "response_ms"), 1e-3
+    ),
 }
 """Seconds in one unit, by key. A key without a unit in its name is not guessed at."""
 UNITLESS_KEYS = ("duration", "latency", "elapsed", "response_time")

@@ -57,6 +57,7 @@ def test_profile_without_tokens_is_of_time_and_says_so() -> None:
     [
         {"timestamp": 1_700_000_000.0, "duration_s": 2.5},
         {"ts": 1_700_000_000_000, "latency_ms": 2500},
+        {"ts": 1_700_000_000_000, "total_ms": 2500},
         {"time": "2023-11-14T22:13:20+00:00", "e2e_s": 2.5},
         {"time": "2023-11-14 22:13:20", "end_time": "2023-11-14 22:13:22.5"},
         {"ended_at": 1_700_000_002.5, "elapsed_s": 2.5},
