@@ -21,8 +21,8 @@ def findings_lines(findings: Findings) -> list[str]:
         "",
         f"Fastest by the mean over its boots: {findings.leader.label}. Intervals are "
         f"{100 * findings.confidence:g} %, one by one, with whole boots as observations; of many, "
-        "some exclude no difference by chance. The verdict takes step times and acceptance apart, so "
-        "it may tell arms apart that these intervals do not.",
+        "some exclude no difference by chance. The verdict takes step times and acceptance apart "
+        "and may tell arms apart that these do not.",
         *_section("What would turn it round", [item.words for item in findings.flips]),
         *_section("What the next boots would buy", [item.words for item in findings.next_boots]),
         *_section(
