@@ -40,7 +40,7 @@ class GateSettings:
     ttft_tolerance: float | None = None
     """Largest relative rise of the median time to first token; None does not gate."""
     min_fresh_boots: int = 2
-    """Boots of each side that did not choose the arm as a finalist."""
+    """Boots of each side that did not choose the arm."""
     strict: bool = False
     """Whether "cannot tell" in a cell or of the TTFT keeps the challenger out."""
 

@@ -40,7 +40,7 @@ class Ranked:
     contrast: Contrast | None
     """Against the reference; None for the reference itself or without one."""
     finalist: bool
-    """Whether the arm had fresh boots."""
+    """Whether the arm has the boots to win; see ``Evidence.finalists``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
