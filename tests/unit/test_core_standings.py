@@ -17,6 +17,14 @@ def of(scores: dict[int, list[float]]) -> Standings:
     return now
 
 
+def loss(scores: dict[int, list[float]]) -> float:
+    """Return what taking the leader is expected to cost against the nearest rival."""
+    now = of(scores)
+    expected = now.expected_loss(now.rivals[0])
+    assert expected is not None
+    return expected
+
+
 def test_standings_without_scores_is_none() -> None:
     assert standings({}) is None
     assert standings({FAST: []}) is None
@@ -64,17 +72,15 @@ def test_expected_loss_is_the_integral_over_the_rivals_lead() -> None:
 
 
 def test_expected_loss_falls_with_the_gap_and_with_boots() -> None:
-    losses = [
-        of({7: [1.0, 1.02, 0.99], 6: [1.0 * gap, 1.02 * gap]}).rivals for gap in (1.01, 1.05, 1.2)
-    ]
-    values = [
-        of({7: [1.0, 1.02, 0.99], 6: [1.0 * gap, 1.02 * gap]}).expected_loss(rivals[0])
-        for gap, rivals in zip((1.01, 1.05, 1.2), losses, strict=True)
-    ]
-    assert all(value is not None for value in values)
-    assert values == sorted(values, key=lambda value: -(value or 0.0))
-    few, many = of({7: [1.0, 1.02], 6: [1.03, 1.01]}), of({7: [1.0, 1.02] * 4, 6: [1.03, 1.01] * 4})
-    assert (few.expected_loss(few.rivals[0]) or 0) > (many.expected_loss(many.rivals[0]) or 0)
+    near, farther, far = (
+        loss({7: [1.0, 1.02, 0.99], 6: [gap, 1.02 * gap]}) for gap in (1.01, 1.05, 1.2)
+    )
+    assert near > farther > far > 0
+    few, many = (
+        loss({7: [1.0, 1.02], 6: [1.03, 1.01]}),
+        loss({7: [1.0, 1.02] * 4, 6: [1.03, 1.01] * 4}),
+    )
+    assert few > many
 
 
 def test_boots_without_any_spread_lose_nothing() -> None:
