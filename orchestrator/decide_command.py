@@ -22,8 +22,10 @@ SCHEMA = "specpilot.decide/1"
 """Changes when a key of the printed record changes its meaning; see docs/decide.md."""
 HELP = "give the verdict from files of results alone"
 DESCRIPTION = f"""\
-{HELP}: CSV or JSON lines with one row a block or a run, blocks.json of trials, records of
-measure --json. docs/decide.md has the columns. Files are read and nothing else: no number of
+{HELP}.
+
+Read are CSV or JSON lines with one row a block or a run, blocks.json of trials, and records of
+measure --json; docs/decide.md has the columns. Files are read and nothing else: no number of
 theirs enters a study.
 
 exit status: 0 a winner for each engine build in the files; 3 no winner (what serves now is kept,
