@@ -12,7 +12,7 @@ from typing import Protocol
 
 from orchestrator.core.node_state import NodeState
 from orchestrator.core.requests import LoadResult, Moment
-from orchestrator.core.types import Arm, Block, Boot, Cell, EngineFacts
+from orchestrator.core.types import Arm, Block, Boot, Cell, EngineFacts, ProofPart
 
 
 class Clock(Protocol):
@@ -98,6 +98,27 @@ class LoadClient(Protocol):
 
         ``observe`` is called once for each moment in their order, DURING any number of times.
         Requests that fail are recorded, not raised.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one part of a proof came to."""
+
+    record: dict[str, object]
+    """Plain JSON: the part's own record, from which the gates read."""
+    sentence: str
+
+
+class Prover(Protocol):
+    """What a proof boot looks at."""
+
+    def prove(self, part: ProofPart, facts: EngineFacts) -> Finding:
+        """Look at one part on the engine that is up.
+
+        Raises:
+            TransientError: The engine does not answer, or not as the part needs; the text says why.
         """
         ...
 

@@ -30,6 +30,7 @@ from orchestrator.core.race_state import (
 from orchestrator.core.types import Arm, Boot, BootStatus
 from orchestrator.errors import StudyStopped
 from orchestrator.events import Pace, Printer
+from orchestrator.proof_boots import ProofBoots
 from orchestrator.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,10 @@ class TrialOrder:
     trial_id: str
     arm: Arm
     replicate: int
+    """Number of the boot among those of its arm and purpose, from 0."""
     node_id: str
+    is_proof: bool = False
+    """Whether the boot measures nothing and looks at the parts of a proof."""
 
 
 TrialFactory = Callable[[TrialOrder], Trial]
@@ -63,6 +67,8 @@ class StudyPlan:
     """What a boot with its blocks takes, until one has shown it."""
     slot_token: str
     num_nodes: int
+    needs_proof: bool = False
+    """Whether the choice and its control get proof boots once the race is over."""
     storage_path: Path
     """Folder for Tune's own state."""
 
@@ -75,6 +81,8 @@ class RaceResult:
     """All boots that came back, in the order of their end."""
     choice: Choice | None
     """Which arm was chosen, and which boots chose it; None when no arm could be."""
+    proofs: tuple[Boot, ...] = ()
+    """Proof boots that came back, in the order of their end."""
 
 
 class SpecTrial(tune.Trainable):
@@ -88,6 +96,7 @@ class SpecTrial(tune.Trainable):
             arm=from_plain(Arm, config["arm"]),
             replicate=int(config["replicate"]),
             node_id=ray.get_runtime_context().get_node_id(),
+            is_proof=bool(config["is_proof"]),
         )
         self._trial = factory(order)
         try:
@@ -120,12 +129,12 @@ class SpecTrial(tune.Trainable):
 
 
 class RaceSearcher(Searcher):
-    """Asks the race which boot comes next and tells it what came of it."""
+    """Asks the race which boot comes next and tells it what came of it; then the proof boots."""
 
     def __init__(
         self,
         plan: StudyPlan,
-        on_issue: Callable[[str, Arm, int], None],
+        on_issue: Callable[[str, str], None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(metric=None, mode=None)
@@ -137,6 +146,7 @@ class RaceSearcher(Searcher):
         self._spent_s: list[float] = []
         self._running: dict[str, tuple[Arm, int, float]] = {}
         self._lost: list[Arm] = []
+        self._proofs = ProofBoots(plan.question)
         self.choice: Choice | None = None
         self.stop_reason = ""
 
@@ -146,9 +156,14 @@ class RaceSearcher(Searcher):
         return tuple(item.boot for item in self._outcomes)
 
     @property
+    def proofs(self) -> tuple[Boot, ...]:
+        """Proof boots that came back, in order of their end."""
+        return self._proofs.ended
+
+    @property
     def running(self) -> int:
         """Boots under way."""
-        return len(self._running)
+        return len(self._running) + self._proofs.num_running
 
     def suggest(  # type: ignore[override]  # Tune's FINISHED is text, which its hint leaves out
         self, trial_id: str
@@ -157,26 +172,40 @@ class RaceSearcher(Searcher):
         decision = next_boot(self._state(), self._plan.race)
         self.choice = decision.choice or self.choice
         if decision.kind == "finished":
-            self.stop_reason = decision.reason
-            return str(Searcher.FINISHED)
+            return self._suggest_proof(trial_id, decision.reason)
         if decision.kind == "wait" or decision.arm is None or decision.replicate is None:
             return None
         self._running[trial_id] = (decision.arm, decision.replicate, self._now_s())
-        self._on_issue(trial_id, decision.arm, decision.replicate)
-        return {"arm": to_plain(decision.arm), "replicate": decision.replicate}
+        self._on_issue(trial_id, f"{decision.arm.label} (boot {decision.replicate + 1})")
+        return _order(decision.arm, decision.replicate, is_proof=False)
+
+    def _suggest_proof(self, trial_id: str, stop_reason: str) -> dict[str, Any] | str | None:
+        """Return the next proof boot of a race that is over, None to wait, or FINISHED."""
+        due = self._proofs.start(trial_id, self.choice) if self._plan.needs_proof else None
+        if due is not None:
+            arm, number = due
+            self._on_issue(trial_id, f"{arm.label} (proof)")
+            return _order(arm, number, is_proof=True)
+        if self._proofs.num_running:
+            return None
+        self.stop_reason = stop_reason
+        return str(Searcher.FINISHED)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record the boot; a trial whose actor died counts as a lost boot."""
+        boot = None if error or not result or "boot" not in result else _read_boot(result)
+        if self._proofs.end(trial_id, boot):
+            return
         issued = self._running.pop(trial_id, None)
         if issued is None:
             return
         arm, _, begun_s = issued
-        if error or not result or "boot" not in result:
+        if boot is None:
             self._lost.append(arm)
             return
-        self._outcomes.append(outcome(_read_boot(result), self._plan.question))
+        self._outcomes.append(outcome(boot, self._plan.question))
         self._spent_s.append(self._now_s() - begun_s)
 
     def save(self, checkpoint_path: str) -> None:
@@ -188,6 +217,7 @@ class RaceSearcher(Searcher):
             "lost": [to_plain(arm) for arm in [*self._lost, *running]],
             "choice": None if self.choice is None else to_plain(self.choice),
             "passed_s": self._passed_s(),
+            "proofs": self._proofs.save(),
         }
         Path(checkpoint_path).write_text(json.dumps(state), encoding="utf-8")
 
@@ -201,6 +231,7 @@ class RaceSearcher(Searcher):
         self._running = {}
         self.choice = None if choice is None else from_plain(Choice, choice)
         self._begun_s = self._now_s() - float(state["passed_s"])
+        self._proofs.restore(state["proofs"])
 
     def _passed_s(self) -> float:
         """Return the time since the race was first asked, the driver's absence not counted."""
@@ -242,9 +273,8 @@ class Progress(tune.Callback):
         running_s = sum(now - at for at in self.started.values())
         return self.pace.left_s(now, len(self.started), running_s)
 
-    def on_issue(self, trial_id: str, arm: Arm, replicate: int) -> None:
+    def on_issue(self, trial_id: str, name: str) -> None:
         """Tell that a boot begins; Tune's own hook comes only when the engine is up."""
-        name = f"{arm.label} (boot {replicate + 1})"
         self.started[trial_id] = time.monotonic()
         self.names[trial_id] = name
         self._say(f"{name}: booting")
@@ -263,7 +293,8 @@ class Progress(tune.Callback):
             self._say(f"{name}: {result['text']}")
         if "boot" in result:
             boot = _read_boot(result)
-            self.boots.append(boot)
+            if boot.proof is None:
+                self.boots.append(boot)
             self._say(f"{name}: {describe_end(boot)}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -291,6 +322,11 @@ class Progress(tune.Callback):
     def _say(self, text: str) -> None:
         self.last_s = time.monotonic()
         self.printer.say(text)
+
+
+def _order(arm: Arm, replicate: int, *, is_proof: bool) -> dict[str, Any]:
+    """Return what Tune hands to the trial."""
+    return {"arm": to_plain(arm), "replicate": replicate, "is_proof": is_proof}
 
 
 def _read_boot(result: Mapping[str, Any]) -> Boot:
@@ -355,7 +391,7 @@ def run_race(
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
     pace.race_ended_s = time.monotonic()
     printer.say(f"race over: {searcher.stop_reason}")
-    return RaceResult(boots=searcher.boots, choice=searcher.choice)
+    return RaceResult(boots=searcher.boots, choice=searcher.choice, proofs=searcher.proofs)
 
 
 def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:

@@ -1,5 +1,8 @@
 """One trial's life: boot one arm, prove it is in force, measure its blocks, leave nothing behind.
 
+A proof boot has the same life with other steps: it measures no block and looks at the parts of a
+proof instead.
+
 Knows the ports only; Tune drives it from ``study``.
 """
 
@@ -28,10 +31,12 @@ from orchestrator.core.types import (
     EngineFacts,
     Invalid,
     Invalidity,
+    Proof,
+    ProofPart,
 )
 from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
-from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Tracker
+from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Prover, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +63,8 @@ class TrialSpec:
     laptop that is busy with other things is no reason to lose it."""
     needs: NodeNeeds = field(default_factory=NodeNeeds)
     """What the node must offer."""
+    proof: tuple[ProofPart, ...] = ()
+    """Parts of a proof boot; empty for a boot that measures ``cells``."""
     inputs: StudyInputs | None = None
     """What the fingerprint holds besides what the engine says; None takes no fingerprint."""
 
@@ -70,6 +77,8 @@ class TrialPorts:
     load: LoadClient
     tracker: Tracker
     node: Node
+    prover: Prover | None = None
+    """Only of a proof boot."""
 
 
 class Trial:
@@ -81,6 +90,7 @@ class Trial:
         self._emit = emit
         self._facts: EngineFacts | None = None
         self._blocks: list[Block] = []
+        self._findings: dict[str, dict[str, object]] = {}
         self._notes: list[str] = []
         self._next = 0
         self._resolved: dict[str, object] = {}
@@ -89,7 +99,7 @@ class Trial:
         self._reason = ""
         self._run_id: str | None = None
         self._node = ports.node.snapshot()
-        self._plan = plan_blocks(spec)
+        self._plan = () if spec.proof else plan_blocks(spec)
 
     @property
     def ended(self) -> bool:
@@ -127,7 +137,11 @@ class Trial:
             self._notes.append(capacity)
 
     def step(self) -> str:
-        """Measure the next block and return one sentence about it.
+        """Measure the next block, or look at the next part, and return one sentence about it."""
+        return self._prove_next() if self._spec.proof else self._measure_next()
+
+    def _measure_next(self) -> str:
+        """Measure the next block.
 
         A window that cannot be trusted costs its block, which is kept and says why. An engine that
         died or was restarted ends the trial, and so does memory under the floor, before the board
@@ -153,10 +167,36 @@ class Trial:
             self._close()
         return summarize(block)
 
+    def _prove_next(self) -> str:
+        """Look at the next part of the proof.
+
+        A part that cannot be looked at leaves a note, and the others have their turn: what is not
+        shown is no failure of the boot. An engine that died is.
+        """
+        assert self._facts is not None
+        assert self._ports.prover is not None
+        part = self._spec.proof[self._next]
+        self._next += 1
+        try:
+            finding = self._ports.prover.prove(part, self._facts)
+        except TransientError as error:
+            sentence = f"{part}: {error}"
+            self._notes.append(sentence)
+        else:
+            sentence = f"{part}: {finding.sentence}"
+            self._findings[part] = finding.record
+        loss = self._engine_loss()
+        if loss is not None:
+            self._end(BootStatus.FAILED, f"engine lost while {part} was looked at: {loss}")
+            return self._reason
+        if self._next == len(self._spec.proof):
+            self._end(BootStatus.OK, "; ".join(self._notes))
+        return sentence
+
     def finish(self) -> Boot:
         """Return the boot's record and end its tracking run.
 
-        A trial that is ended early, before all blocks are measured, is a failed boot.
+        A trial that is ended early, before all its steps are done, is a failed boot.
         """
         if self._status is None:
             self._end(BootStatus.FAILED, "ended before all blocks were measured")
@@ -173,6 +213,7 @@ class Trial:
             run_id=self._run_id,
             fingerprint=None if self._fingerprint is None else self._fingerprint.digest,
             sections={} if self._fingerprint is None else self._fingerprint.sections,
+            proof=self._proof(),
         )
         artifacts = {
             "engine_log_tail.txt": self._ports.engine.log_tail(),
@@ -184,8 +225,15 @@ class Trial:
         }
         if self._fingerprint is not None:
             artifacts["fingerprint.json"] = json.dumps(self._fingerprint.to_dict(), indent=1)
+        if boot.proof is not None:
+            artifacts["proof.json"] = json.dumps(asdict(boot.proof), indent=1)
         self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
         return boot
+
+    def _proof(self) -> Proof | None:
+        if not self._spec.proof:
+            return None
+        return Proof(findings=self._findings, notes=tuple(self._notes))
 
     def cleanup(self) -> None:
         """End the engine and wait until nothing of it is left."""
@@ -290,7 +338,8 @@ def trial_params(spec: TrialSpec, node_id: str) -> dict[str, object]:
         "replicate": spec.replicate,
         "node": node_id,
         "trial_id": spec.trial_id,
-        "cell_order": " ".join(cell.key for cell in plan_blocks(spec)),
+        "cell_order": "" if spec.proof else " ".join(cell.key for cell in plan_blocks(spec)),
+        **({"proof": " ".join(spec.proof)} if spec.proof else {}),
     }
 
 

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
     Raises:
         ValueError: A field is missing or unknown.
     """
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     names = {item.name for item in fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
     unknown = sorted(set(data) - names)
     if unknown:
@@ -34,6 +35,12 @@ def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
         return kind(**{name: _value(hints[name], value) for name, value in data.items()})
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """Return the resolved types of a record's fields; they are compiled from text each time."""
+    return typing.get_type_hints(kind)
 
 
 def _plain(value: Any) -> Any:

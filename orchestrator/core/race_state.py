@@ -9,6 +9,7 @@ from typing import Literal
 from orchestrator.core.comparable import odd_boots
 from orchestrator.core.comparison import measured
 from orchestrator.core.estimate import boot_objective, known_arms
+from orchestrator.core.space import reference_arm
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
 
 Stop = Literal["winner", "tie", "budget"]
@@ -114,6 +115,11 @@ class RaceQuestion:
     """The traffic's share by cell."""
     board: BoardModel | None
     """Source of modelled step times; None when they are measured."""
+
+    @property
+    def reference(self) -> Arm | None:
+        """What a challenger must beat."""
+        return reference_arm(self.arms, self.incumbent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,6 +270,25 @@ class Block:
         return "; ".join(f"{item.kind}: {item.detail}" for item in self.invalid) or None
 
 
+class ProofPart(StrEnum):
+    """What a proof boot looks at, in this order."""
+
+    TEXT = "text"
+    AUDIT = "audit"
+    CANARIES = "canaries"
+    TASKS = "tasks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What one proof boot found; a part that was not looked at is absent."""
+
+    findings: dict[str, dict[str, object]]
+    """By ``ProofPart``: the part's own record as plain JSON."""
+    notes: tuple[str, ...] = ()
+    """Why a part found nothing, a sentence each."""
+
+
 class BootStatus(StrEnum):
     """How a trial ended."""
 
@@ -298,6 +317,8 @@ class Boot:
     """Digest of everything that the boot ran on and with; None when it never came up."""
     sections: dict[str, str] = field(default_factory=dict)
     """Digests of the fingerprint's sections, by which boots are compared."""
+    proof: Proof | None = None
+    """Only of a proof boot, in which nothing is timed: it has no blocks and enters no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

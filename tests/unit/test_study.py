@@ -22,11 +22,12 @@ from ray.tune.search import Searcher
 
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.race_state import RaceQuestion, RaceSettings
-from orchestrator.core.types import Arm, Boot, BootStatus, Cell
+from orchestrator.core.types import Arm, Boot, BootStatus, Cell, ProofPart
 from orchestrator.events import Pace, Printer
 from orchestrator.fakes.board import BootFault, FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
+from orchestrator.fakes.prover import FakeProver
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeClock, FakeNode
 from orchestrator.study import (
@@ -86,12 +87,14 @@ class Cluster:
             blocks_per_cell=1,
             model="specpilot",
             seed=1,
+            proof=tuple(ProofPart) if config["is_proof"] else (),
         )
         ports = TrialPorts(
             engine=FakeEngine(self.board),
             load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
             tracker=self.tracker,
             node=FakeNode(),
+            prover=FakeProver(),
         )
         trial = Trial(spec, ports, lambda _text: None)
         trial.setup()
@@ -108,7 +111,7 @@ def result_of(boot: Boot) -> dict[str, Any]:
 
 
 def make_searcher(plan: StudyPlan | None = None) -> RaceSearcher:
-    return RaceSearcher(plan or make_plan(), lambda _trial, _arm, _replicate: None)
+    return RaceSearcher(plan or make_plan(), lambda _trial, _name: None)
 
 
 def drive(
@@ -178,15 +181,13 @@ def test_race_on_two_nodes_covers_the_same_arms_and_ends() -> None:
 
 
 def test_issued_boots_are_told_at_once() -> None:
-    told: list[tuple[str, str, int]] = []
-    searcher = RaceSearcher(
-        make_plan(), lambda trial_id, arm, number: told.append((trial_id, arm.label, number))
-    )
+    told: list[tuple[str, str]] = []
+    searcher = RaceSearcher(make_plan(), lambda trial_id, name: told.append((trial_id, name)))
 
     config = searcher.suggest("t0")
 
     assert isinstance(config, dict)
-    assert told == [("t0", from_plain(Arm, config["arm"]).label, 0)]
+    assert told == [("t0", f"{from_plain(Arm, config['arm']).label} (boot 1)")]
     assert searcher.running == 1
 
 
@@ -327,9 +328,7 @@ def test_race_decides_after_a_restore_as_without_it(seed: int, cut: int, paralle
     """F17: what is done is kept, and the rest is the same rest; boots under way were lost."""
     depths = tuple(make_arm(depth) for depth in (4, 5, 6))
     plan = make_plan((BASELINE, *depths), race=replace(RACE, max_hours=2.0))
-    before, other = (
-        RaceSearcher(plan, lambda _id, _arm, _number: None, lambda: 0.0) for _ in range(2)
-    )
+    before, other = (RaceSearcher(plan, lambda _id, _name: None, lambda: 0.0) for _ in range(2))
     running: dict[str, dict[str, Any]] = {}
     steps(before, running, seed, start=0, stop=cut, parallel=parallel)
     with TemporaryDirectory() as folder:
@@ -352,18 +351,57 @@ def test_race_decides_after_a_restore_as_without_it(seed: int, cut: int, paralle
 def test_hours_are_counted_from_the_first_question_and_over_a_restore(tmp_path: Path) -> None:
     now = [0.0]
     plan = make_plan(race=replace(RACE, max_hours=1.0))
-    before = RaceSearcher(plan, lambda _id, _arm, _number: None, lambda: now[0])
+    before = RaceSearcher(plan, lambda _id, _name: None, lambda: now[0])
     assert isinstance(before.suggest("t0"), dict)
     now[0] += 3000.0
     before.save(str(tmp_path / "race.json"))
 
     now[0] += 10**6
-    after = RaceSearcher(plan, lambda _id, _arm, _number: None, lambda: now[0])
+    after = RaceSearcher(plan, lambda _id, _name: None, lambda: now[0])
     after.restore(str(tmp_path / "race.json"))
     assert isinstance(after.suggest("t1"), dict)
     now[0] += 560.0
 
     assert after.suggest("t2") is None, "a boot would end after the hour"
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_choice_and_control_get_proof_boots_when_the_race_is_over(parallel: int) -> None:
+    plan = replace(make_plan(), needs_proof=True)
+
+    searcher, issued = race(plan=plan, parallel=parallel)
+    without, fewer = race(parallel=parallel)
+
+    assert searcher.choice is not None
+    assert issued[:-2] == fewer, "the race itself is the same"
+    assert [arm for arm, _ in issued[-2:]] == [BASELINE, searcher.choice.arm]
+    assert [boot.arm for boot in searcher.proofs] == [BASELINE, searcher.choice.arm]
+    assert all(boot.proof is not None for boot in searcher.proofs)
+    assert searcher.boots == without.boots, "a proof boot enters no estimate"
+    assert searcher.stop_reason == without.stop_reason
+
+
+def test_proof_boot_that_is_lost_is_made_good_once_over_a_restore(tmp_path: Path) -> None:
+    plan = replace(make_plan((BASELINE, make_arm())), needs_proof=True)
+    before, cluster, ids = make_searcher(plan), Cluster({}), count()
+    config = None
+    while not (isinstance(config, dict) and config["is_proof"]):
+        trial_id = f"t{next(ids)}"
+        config = before.suggest(trial_id)
+        if isinstance(config, dict) and not config["is_proof"]:
+            before.on_trial_complete(trial_id, cluster.boot(trial_id, config))
+    before.save(str(tmp_path / "race.json"))
+    after = make_searcher(plan)
+    after.restore(str(tmp_path / "race.json"))
+
+    again = [after.suggest("p0"), after.suggest("p1")]
+    after.on_trial_complete("p0", error=True)
+
+    assert [item["replicate"] for item in again if isinstance(item, dict)] == [1, 0]
+    assert after.suggest("p2") is None, "the control had its two tries, the choice's is under way"
+    after.on_trial_complete("p1", cluster.boot("p1", again[1]))  # type: ignore[arg-type]
+    assert after.suggest("p3") == Searcher.FINISHED
+    assert len(after.proofs) == 1
 
 
 def test_incumbent_outside_the_space_is_measured_beside_it() -> None:
@@ -409,7 +447,7 @@ def test_progress_tells_a_boot_from_its_issue_to_its_table() -> None:
     progress, trial = screen.progress, trial_named("t0")
     boot = make_boot(arm, [make_block(arm)], facts=make_facts(arm, kv_cache_tokens=12_345))
 
-    progress.on_issue("t0", arm, 0)
+    progress.on_issue("t0", f"{arm.label} (boot 1)")
     screen.clock.sleep(61)
     progress.on_trial_start(1, [trial], trial)
     progress.on_trial_result(2, [trial], trial, {"text": "c1_t0.7: 30.0 tok/s"})
@@ -433,7 +471,7 @@ def test_progress_tells_a_boot_from_its_issue_to_its_table() -> None:
 def test_progress_tells_of_a_process_that_died_and_forgets_it() -> None:
     screen = Screen()
     trial = trial_named("t0")
-    screen.progress.on_issue("t0", BASELINE, 1)
+    screen.progress.on_issue("t0", "no-speculation (boot 2)")
 
     screen.progress.on_trial_error(1, [trial], trial)
     screen.progress.last_s = -1e9
@@ -447,7 +485,7 @@ def test_progress_speaks_up_in_a_long_silence_only() -> None:
     """F12, F15: a boot of minutes without a word."""
     screen = Screen()
     trial = trial_named("t0")
-    screen.progress.on_issue("t0", BASELINE, 0)
+    screen.progress.on_issue("t0", "no-speculation (boot 1)")
     screen.progress.on_step_end(1, [trial])
     assert len(screen.lines()) == 1
 
@@ -462,7 +500,7 @@ def test_progress_estimates_the_time_left_with_what_runs() -> None:
     screen = Screen()
     assert screen.progress.left_s() == pytest.approx(2 * 60 + 30)
 
-    screen.progress.on_issue("t0", BASELINE, 0)
+    screen.progress.on_issue("t0", "no-speculation (boot 1)")
     screen.progress.started["t0"] -= 40.0
 
     assert screen.progress.left_s() == pytest.approx(2 * 60 + 30 - 40, abs=5.0)

@@ -15,7 +15,7 @@ from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeNode
-from orchestrator.ports import LoadClient, LoadRequest, Node, Observe
+from orchestrator.ports import LoadClient, LoadRequest, Node, Observe, Prover
 from orchestrator.trial import (
     Trial,
     TrialPorts,
@@ -55,12 +55,13 @@ class Stage:
         self.load: LoadClient = FakeLoad(self.board, block_s=8.0, max_tokens=64)
         self.node: Node = FakeNode("node-3")
 
-    def trial(self) -> Trial:
+    def trial(self, prover: Prover | None = None) -> Trial:
         ports = TrialPorts(
             engine=self.engine,
             load=self.load,
             tracker=self.runs,
             node=self.node,
+            prover=prover,
         )
         return Trial(self.spec, ports, self.said.append)
 

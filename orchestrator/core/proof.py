@@ -1,0 +1,64 @@
+"""What is shown of an arm besides its speed: losslessness and answers, in a boot of its own.
+
+The race measures speed and nothing else. When it has chosen, one boot of the choice and one of the
+baseline, the control, follow in which nothing is timed: there the output distribution is tested, by
+its text and by the engine's own steps, and answers are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from orchestrator.core.race_state import Choice
+from orchestrator.core.types import Arm, Boot, BootStatus
+
+MAX_ATTEMPTS = 2
+"""Proof boots of one arm; the second only after the first failed."""
+
+Demand = Literal["required", "reported", "off"]
+"""``required``: what is not shown keeps the arm out. ``reported``: only what is shown to be wrong
+does. ``off``: not looked at."""
+
+
+def proof_arms(
+    choice: Choice | None, arms: Sequence[Arm], reference: Arm | None
+) -> tuple[Arm, ...]:
+    """Return the arms that need a proof boot: the choice, and the control of its build.
+
+    None are needed where the choice is what serves already, or nothing is chosen.
+    """
+    if choice is None or reference is None or choice.arm == reference:
+        return ()
+    control = next(
+        (a for a in arms if a.is_baseline and a.engine_build == choice.arm.engine_build), None
+    )
+    return tuple(dict.fromkeys(arm for arm in (control, choice.arm) if arm is not None))
+
+
+def next_proof(
+    wanted: Sequence[Arm], *, ended: Sequence[Boot], lost: Sequence[Arm], running: Sequence[Arm]
+) -> Arm | None:
+    """Return the arm whose proof boot is to start now; None when all are under way or done.
+
+    Args:
+        wanted: Of ``proof_arms``.
+        ended: Proof boots that came back.
+        lost: Arms of proof boots that were lost with their process, once for each.
+        running: Arms of the proof boots under way.
+    """
+    for arm in wanted:
+        boots = [boot for boot in ended if boot.arm == arm]
+        tried = len(boots) + sum(item == arm for item in lost)
+        is_proved = any(boot.status is BootStatus.OK for boot in boots)
+        if not is_proved and arm not in running and tried < MAX_ATTEMPTS:
+            return arm
+    return None
+
+
+def proof_of(arm: Arm, boots: Sequence[Boot]) -> Boot | None:
+    """Return the arm's proof boot that ended well, else its last; None without any."""
+    own = [boot for boot in boots if boot.arm == arm]
+    good = [boot for boot in own if boot.status is BootStatus.OK]
+    known = good or own
+    return known[-1] if known else None

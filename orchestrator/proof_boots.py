@@ -1,0 +1,76 @@
+"""The proof boots of a study: which is next, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.proof import next_proof, proof_arms
+from orchestrator.core.race_state import Choice, RaceQuestion
+from orchestrator.core.types import Arm, Boot
+
+
+class ProofBoots:
+    """Keeps the proof boots that ended, were lost and are under way."""
+
+    def __init__(self, question: RaceQuestion) -> None:
+        self._question = question
+        self._ended: list[Boot] = []
+        self._lost: list[Arm] = []
+        self._running: dict[str, Arm] = {}
+
+    @property
+    def ended(self) -> tuple[Boot, ...]:
+        """Proof boots that came back, in the order of their end."""
+        return tuple(self._ended)
+
+    @property
+    def num_running(self) -> int:
+        """Proof boots under way."""
+        return len(self._running)
+
+    def start(self, trial_id: str, choice: Choice | None) -> tuple[Arm, int] | None:
+        """Return the arm of the next proof boot and its number, and count it as under way."""
+        question = self._question
+        arm = next_proof(
+            proof_arms(choice, question.arms, question.reference),
+            ended=self._ended,
+            lost=self._lost,
+            running=tuple(self._running.values()),
+        )
+        if arm is None:
+            return None
+        number = sum(boot.arm == arm for boot in self._ended) + self._lost.count(arm)
+        self._running[trial_id] = arm
+        return arm, number
+
+    def end(self, trial_id: str, boot: Boot | None) -> bool:
+        """Record what came back; return whether it was a proof boot.
+
+        Args:
+            trial_id: Of the boot.
+            boot: Its record; None when it was lost.
+        """
+        arm = self._running.pop(trial_id, None)
+        if arm is None:
+            return False
+        if boot is None:
+            self._lost.append(arm)
+        else:
+            self._ended.append(boot)
+        return True
+
+    def save(self) -> dict[str, Any]:
+        """Return the state as plain JSON; a boot under way is lost with the driver."""
+        lost = [*self._lost, *self._running.values()]
+        return {
+            "ended": [to_plain(boot) for boot in self._ended],
+            "lost": [to_plain(arm) for arm in lost],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Read what ``save`` returned."""
+        self._ended = [from_plain(Boot, item) for item in state["ended"]]
+        self._lost = [from_plain(Arm, item) for item in state["lost"]]
+        self._running = {}

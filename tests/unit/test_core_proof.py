@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core_samples import BASELINE, make_arm, make_boot
+
+from orchestrator.core.proof import MAX_ATTEMPTS, next_proof, proof_arms, proof_of
+from orchestrator.core.race_state import Choice
+from orchestrator.core.types import Arm, Boot, BootStatus, Proof
+
+BEST, OTHER = make_arm(7), make_arm(5)
+ARMS = (BASELINE, OTHER, BEST)
+
+
+def chosen(arm: Arm) -> Choice:
+    return Choice(arm=arm, stop="winner", reason="", chosen_by=(), fresh_boots=2)
+
+
+def proof_boot(arm: Arm, status: BootStatus = BootStatus.OK, number: int = 0) -> Boot:
+    boot = make_boot(arm, [], status=status, replicate=number)
+    return replace(boot, proof=Proof(findings={}))
+
+
+def test_choice_and_the_control_of_its_build_are_proved() -> None:
+    other_build = replace(BASELINE, engine_build="0.28.0")
+
+    assert proof_arms(chosen(BEST), ARMS, BASELINE) == (BASELINE, BEST)
+    assert proof_arms(chosen(BEST), (other_build, *ARMS), OTHER) == (BASELINE, BEST)
+    assert proof_arms(chosen(BEST), (OTHER, BEST), OTHER) == (BEST,), "there is no control"
+
+
+def test_nothing_is_proved_where_nothing_would_change() -> None:
+    assert proof_arms(None, ARMS, BASELINE) == ()
+    assert proof_arms(chosen(BEST), ARMS, BEST) == ()
+    assert proof_arms(chosen(BEST), ARMS[1:], None) == ()
+
+
+def test_each_arm_gets_one_proof_boot_and_a_failed_one_a_second() -> None:
+    wanted = (BASELINE, BEST)
+
+    assert next_proof(wanted, ended=[], lost=[], running=[]) == BASELINE
+    assert next_proof(wanted, ended=[], lost=[], running=[BASELINE]) == BEST
+    assert next_proof(wanted, ended=[], lost=[], running=wanted) is None
+    done = [proof_boot(BASELINE), proof_boot(BEST)]
+    assert next_proof(wanted, ended=done, lost=[], running=[]) is None
+    failed = [proof_boot(BASELINE, BootStatus.FAILED), proof_boot(BEST)]
+    assert next_proof(wanted, ended=failed, lost=[], running=[]) == BASELINE
+    assert next_proof(wanted, ended=done[:1], lost=[BEST], running=[]) == BEST
+    assert next_proof(wanted, ended=done[:1], lost=[BEST] * MAX_ATTEMPTS, running=[]) is None
+
+
+def test_proof_of_an_arm_is_its_boot_that_ended_well() -> None:
+    failed, good = proof_boot(BEST, BootStatus.FAILED), proof_boot(BEST, number=1)
+
+    assert proof_of(BEST, [failed, good]) is good
+    assert proof_of(BEST, [good, failed]) is good
+    assert proof_of(BEST, [failed]) is failed
+    assert proof_of(OTHER, [failed, good]) is None
