@@ -1,0 +1,144 @@
+"""One arm under the audit: boot, load, and the verdict as soon as there is one."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infra.audit.engine import Build, Engine, Rule, booted, loaded
+from orchestrator.core.lossless.judge import LosslessResult, LosslessSettings, LosslessTest
+from orchestrator.core.lossless.observations import Observations
+from serve_apps.audit.records import (
+    KINDS,
+    RECOVERED_IN_CANDIDATES,
+    attachment,
+    read_folder,
+)
+
+POLL_S = 10.0
+EVERY = 50
+"""Rejections between two looks when it is asked after how many an arm was rejected."""
+
+Rows = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A build under a rule pair, sampled with one seed."""
+
+    build: Build
+    rule: Rule | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The rule pair in words."""
+        return "no speculation" if self.rule is None else " + ".join(self.rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """When to stop without a verdict."""
+
+    num_tokens: int
+    seconds: float
+    streams: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the audit found in one arm."""
+
+    arm: Arm
+    result: LosslessResult
+    num_rejections: int
+    rejected_after: int | None
+    """Rejections at the first look at which it was rejected, in looks of `EVERY`."""
+    seconds: float
+
+
+def audit(arm: Arm, budget: Budget, *, log: Path) -> Outcome:
+    """Boot an arm with the audit and load it until it is judged or the budget is spent.
+
+    Raises:
+        RuntimeError: The engine did not run, or the audit did not attach to it.
+    """
+    with tempfile.TemporaryDirectory(prefix="specpilot-audit-") as name:
+        folder, started = Path(name), time.monotonic()
+        with booted(arm.build, arm.rule, depth=budget.depth, log=log, records=folder) as engine:
+            with loaded(engine, streams=budget.streams, seed=arm.seed):
+                _watch(engine, folder, budget)
+            num_tokens = generated(engine)
+        attached = attachment(folder)
+        if not attached.attached:
+            raise RuntimeError(f"{arm.build.version}, {arm.name}: cannot attach: {attached.why}")
+        rows = all_rows(folder)
+    test = LosslessTest(LosslessSettings())
+    test.update(observations(rows))
+    return Outcome(
+        arm=arm,
+        result=test.result(num_tokens),
+        num_rejections=int(_is_rejection(rows).sum()),
+        rejected_after=rejected_after(rows),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _watch(engine: Engine, folder: Path, budget: Budget) -> None:
+    """Wait for a verdict or the end of the budget."""
+    test, taken, deadline = LosslessTest(LosslessSettings()), 0, time.monotonic() + budget.seconds
+    while time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        rows, num_tokens = all_rows(folder), generated(engine)
+        test.update(observations(rows[taken:]))
+        taken = len(rows)
+        if num_tokens >= budget.num_tokens or test.result(num_tokens).kind != "cannot_tell":
+            return
+
+
+def generated(engine: Engine) -> int:
+    """Return the tokens that the engine has generated since its boot."""
+    return int(sum(counters.generation_tokens or 0 for counters in engine.counters().values()))
+
+
+def all_rows(folder: Path) -> Rows:
+    """Return the rows of a boot; on a CPU one process of it samples."""
+    parts = [records.rows for records in read_folder(folder)]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=[("kind", "u1")])
+
+
+def observations(rows: Rows) -> Mapping[str, Observations]:
+    """Return rows as the judge takes them."""
+    return {
+        kind: Observations(x=of_kind["x"], m=of_kind["m"])
+        for code, kind in enumerate(KINDS)
+        if len(of_kind := rows[rows["kind"] == code])
+    }
+
+
+def rejected_after(rows: Rows) -> int | None:
+    """Return after how many rejections an arm was rejected, at looks `EVERY` rejections apart.
+
+    None if it never was, and of an arm that rejects no draft.
+    """
+    marks = np.flatnonzero(_is_rejection(rows))
+    test, start = LosslessTest(LosslessSettings()), 0
+    for count in range(EVERY, len(marks) + EVERY, EVERY):
+        end = len(rows) if count >= len(marks) else int(marks[count])
+        test.update(observations(rows[start:end]))
+        start = end
+        if test.p_value <= test.settings.alpha:
+            return min(count, len(marks))
+    return None
+
+
+def _is_rejection(rows: Rows) -> NDArray[np.bool_]:
+    of_kind: NDArray[np.bool_] = rows["kind"] == KINDS.index(RECOVERED_IN_CANDIDATES)
+    return of_kind
