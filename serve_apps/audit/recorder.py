@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Recorder:
             draft_sample_method=source.draft_sample_method,
             limit_rows=self._limit_rows,
         )
-        self._writer = RecordWriter(self._folder / f"audit-{os.getpid()}.rows", header)
+        self._writer = RecordWriter(_free_path(self._folder), header)
         self._note(attached=True, why="")
         atexit.register(self.flush)
 
@@ -149,6 +150,14 @@ class Recorder:
                 rows = rows_of(copy.observed.numpy(), step=copy.step, slots=copy.slots)
                 self._writer.append(rows)
                 self._stopped = self._stopped or self._writer.full
+
+
+def _free_path(folder: Path) -> Path:
+    """Return a file that no earlier process of the same number has written."""
+    names = (
+        f"audit-{os.getpid()}{suffix}.rows" for suffix in chain([""], (f"-{n}" for n in count(2)))
+    )
+    return next(path for name in names if not (path := folder / name).exists())
 
 
 def _to_host(step: int, slots: Any, observed: Tensor) -> _Copy:
