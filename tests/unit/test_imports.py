@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "load": {"core", "errors", "ports"},
     "fakes": {"core", "errors", "ports"},
     "adapters": {"core", "errors", "ports", "serve_apps"},
+    "canaries": {"core", "errors", "load"},
     "events": {"core", "ports"},
     "forecast": {"core", "fakes"},
     "report": {"core"},
@@ -98,6 +99,8 @@ HOMES = {
     "vllm": {"serve_apps"},
     "torch": {"serve_apps"},
     "triton": {"serve_apps"},
+    "lm_eval": {"canaries.harness"},
+    "yaml": {"canaries.harness"},
 }
 """By library: the modules below orchestrator, or serve_apps, that may import it."""
 
