@@ -1,6 +1,6 @@
 """Audit real engines on a CPU and print what was found.
 
-    python -m infra.audit [--short] [--seeds 5] [--tokens 30000] [--only 0.28.0,probabilistic,block]
+    python -m infra.audit [--short] [--seeds 5] [--tokens 50000] [--only 0.28.0,probabilistic,block]
 
 Boots each build under each rule pair with every seed, loads it at temperature 1 with concurrent
 streams, and judges the records. An arm ends as soon as it is rejected or passed, or when its tokens
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=options.seconds,
         streams=options.streams,
         depth=options.depth,
+        to_the_end=options.to_the_end,
     )
     print(header(), flush=True)
     wrong = 0
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{arm.build.version}: not installed, make engine VERSION={arm.build.version}")
             wrong += 1
             continue
-        outcome = audit(arm, budget, log=options.log)
+        outcome = audit(arm, budget, log=options.log, keep=options.keep)
         print(row(outcome), flush=True)
         wrong += not is_as_known(outcome)
     if not options.skip_cost:
@@ -140,12 +141,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--only", help="VERSION or VERSION,DRAFT,REJECTION: this arm alone")
-    parser.add_argument("--tokens", type=int, default=30_000, help="of one arm at most")
+    parser.add_argument("--tokens", type=int, default=50_000, help="of one arm at most")
     parser.add_argument("--seconds", type=float, default=7200.0, help="of one arm's load at most")
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--depth", type=int, default=7, help="draft tokens a step")
+    parser.add_argument("--to-the-end", action="store_true", help="spend all tokens of every arm")
     parser.add_argument("--skip-cost", action="store_true")
     parser.add_argument("--cost-seconds", type=float, default=60.0)
+    parser.add_argument("--keep", type=Path, help="folder for the records, else thrown away")
     parser.add_argument("--log", type=Path, default=Path("audit.log"), help="engines' output")
     return parser
 

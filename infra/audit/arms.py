@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from orchestrator.core.lossless.judge import LosslessResult, LosslessSettings, L
 from orchestrator.core.lossless.observations import Observations
 from serve_apps.audit.records import (
     KINDS,
-    RECOVERED_IN_CANDIDATES,
+    RANK_BUCKETS,
+    RECOVERED_RANK,
     attachment,
     read_folder,
 )
@@ -50,6 +52,8 @@ class Budget:
     seconds: float
     streams: int
     depth: int
+    to_the_end: bool
+    """Whether the budget is spent all the same when there is a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +68,25 @@ class Outcome:
     seconds: float
 
 
-def audit(arm: Arm, budget: Budget, *, log: Path) -> Outcome:
+def audit(arm: Arm, budget: Budget, *, log: Path, keep: Path | None) -> Outcome:
     """Boot an arm with the audit and load it until it is judged or the budget is spent.
+
+    Args:
+        arm: What is audited.
+        budget: When it ends without a verdict.
+        log: What the engine prints is appended here.
+        keep: A folder below which its records stay; None to throw them away.
 
     Raises:
         RuntimeError: The engine did not run, or the audit did not attach to it.
     """
-    with tempfile.TemporaryDirectory(prefix="specpilot-audit-") as name:
-        folder, started = Path(name), time.monotonic()
+    with ExitStack() as stack:
+        started = time.monotonic()
+        if keep is None:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="specpilot-audit-"))
+            folder = Path(name)
+        else:
+            folder = keep / arm.build.version / arm.name.replace(" ", "") / str(arm.seed)
         with booted(arm.build, arm.rule, depth=budget.depth, log=log, records=folder) as engine:
             with loaded(engine, streams=budget.streams, seed=arm.seed):
                 _watch(engine, folder, budget)
@@ -99,7 +114,8 @@ def _watch(engine: Engine, folder: Path, budget: Budget) -> None:
         rows, num_tokens = all_rows(folder), generated(engine)
         test.update(observations(rows[taken:]))
         taken = len(rows)
-        if num_tokens >= budget.num_tokens or test.result(num_tokens).kind != "cannot_tell":
+        is_judged = test.result(num_tokens).kind != "cannot_tell" and not budget.to_the_end
+        if num_tokens >= budget.num_tokens or is_judged:
             return
 
 
@@ -140,5 +156,5 @@ def rejected_after(rows: Rows) -> int | None:
 
 
 def _is_rejection(rows: Rows) -> NDArray[np.bool_]:
-    of_kind: NDArray[np.bool_] = rows["kind"] == KINDS.index(RECOVERED_IN_CANDIDATES)
+    of_kind: NDArray[np.bool_] = rows["kind"] == KINDS.index(RECOVERED_RANK + RANK_BUCKETS[0])
     return of_kind

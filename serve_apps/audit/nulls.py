@@ -27,8 +27,9 @@ from q, and uniforms that are fresh in every step: noise that is used again show
 w = 1 token-wise and w = w_j under block verification. Given the text, the accepted drafts and that
 verification ended at j, all three are fixed and the draw is fresh: the null is exact under either
 rule. `in_candidates` asks whether it falls on the draft's likeliest tokens, where noise shared by
-draft and recovery shows. Where Z is next to nothing beside w the engine's own rounding decides, and
-nothing is observed (`MIN_RESIDUAL`); Z is known before the draw, so that this biases nothing.
+draft and recovery shows; where they hold nothing, like a greedy draft's one token, it is not asked.
+Where Z is next to nothing beside w the engine's own rounding decides, and nothing is observed
+(`MIN_RESIDUAL`). Both are known before the draw, so that leaving them out biases nothing.
 
 `bonus_rank_b`: when every draft is accepted the token behind them is drawn from p_K with fresh
 noise under either rule, given any block.
@@ -226,7 +227,7 @@ def _put_recovered(
     top, candidates = draft.topk(min(NUM_CANDIDATES, draft.shape[1]), dim=-1)
     held = (null.gather(1, candidates) * (top > 0)).sum(-1)
     within = ((candidates == token[:, None]) & (top > 0)).any(-1)
-    _put(found, RECOVERED_IN_CANDIDATES, within.float(), held, where)
+    _put(found, RECOVERED_IN_CANDIDATES, within.float(), held, where & (held > 0))
 
 
 def _put_ranks(

@@ -119,7 +119,7 @@ def scores(found: NDArray[np.float32]) -> dict[str, float]:
 @pytest.mark.parametrize("greedy", [False, True])
 def test_honest_standard_verification_agrees_with_every_null(greedy: bool) -> None:
     found = scores(Scene(6000, 1, greedy=greedy).standard())
-    # A recovered token never is the rejected one-hot draft: no variance there.
+    # A recovered token never is the rejected greedy draft.
     assert set(found) == set(KINDS) - ({"recovered_in_candidates"} if greedy else set())
     assert max(abs(score) for score in found.values()) < 4.0
 
