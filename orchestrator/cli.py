@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import (
+    canary_command,
     decide_command,
     measure_command,
     node_command,
@@ -63,6 +64,7 @@ WITHOUT_STUDY = {
     "node": node_command,
     "workload": workload_command,
     "decide": decide_command,
+    "canary": canary_command,
     "traffic": traffic_command,
 }
 """Commands that need neither Ray nor MLflow: each module adds its parser and runs to a status."""

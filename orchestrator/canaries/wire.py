@@ -78,6 +78,7 @@ def _exchange(server: Server, method: str, path: str, data: bytes | None) -> Res
         connection.request(method, parts.path + path, body=data, headers=headers)
         response = connection.getresponse()
         body, is_cut = _read(connection, response, deadline_s)
+        body = _without_key(body, server.api_key)
     except (OSError, http.client.HTTPException) as error:
         told = hide_key(f"{type(error).__name__}: {error}", server.api_key)
         raise TransientError(f"{path} was not answered: {told}") from error
@@ -89,6 +90,15 @@ def _exchange(server: Server, method: str, path: str, data: bytes | None) -> Res
         body=body,
         is_cut=is_cut,
     )
+
+
+def _without_key(body: bytes, key: str | None) -> bytes:
+    """Return a body without the key: servers repeat one that they refuse."""
+    if key is None:
+        return body
+    # What is not UTF-8 must stay what it is, since it is to be judged.
+    text = body.decode("utf-8", "surrogateescape")
+    return hide_key(text, key).encode("utf-8", "surrogateescape")
 
 
 def _read(

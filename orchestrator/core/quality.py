@@ -26,6 +26,11 @@ NORMAL_SHARE = 0.5
 """A control below this share of its normal score is not what was measured then."""
 
 
+CONTEXT = "context_length"
+"""Name of the comparison of what two servers say of their context: it asks nothing, so that it can
+fail an arm and not pass one."""
+
+
 class CanaryFault(StrEnum):
     """In which way a canary failed."""
 
@@ -294,7 +299,7 @@ def canaries_gate(
     if not canaries:
         reason = "not tested: no answer was checked for content"
         return Gate(name="canaries", passed=None, reason=reason, required=required)
-    passing = [c.name for c in canaries if c.passed]
+    passing = [c.name for c in canaries if c.passed and c.name != CONTEXT]
     silent = [c.name for c in canaries if c.passed is None]
     open_tasks = [f"task {t.task}: {t.reason}" for t in tasks if t.passed is None]
     if not passing:

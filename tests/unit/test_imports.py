@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "fakes": {"core", "errors", "ports"},
     "adapters": {"core", "errors", "ports", "serve_apps"},
     "canaries": {"core", "errors", "load"},
+    "canary_command": {"adapters", "canaries", "core", "errors", "load"},
     "events": {"core", "ports"},
     "forecast": {"core", "fakes"},
     "report": {"core"},
@@ -77,7 +78,7 @@ ALLOWED: dict[str, set[str]] = {
         *("forecast", "ports", "prepare", "promote", "report"),
     },
     "cli": {
-        *("commands", "config", "errors", "version"),
+        *("canary_command", "commands", "config", "errors", "version"),
         *("decide_command", "measure_command", "node_command", "traffic_command"),
         "workload_command",
     },
