@@ -27,10 +27,11 @@ OFFLINE = {
     "HF_DATASETS_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
     # The board's memory is the engine's.
     "CUDA_VISIBLE_DEVICES": "",
 }
-"""What the child's environment is given: it asks this server and nobody else."""
+"""What the child's environment is given: it asks this server and nobody else, without bars."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 """A proxy would answer for the server."""
@@ -257,5 +258,9 @@ def _environment(server: Server, folder: Path) -> dict[str, str]:
 
 
 def _last_words(log: str) -> str:
+    """Return why a child ended: the error, and what the server said before, where it did."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return shown(lines[-1]) if lines else "the harness ended without a word"
+    told = next((line for line in lines if line.startswith("API request failed")), None)
+    if not lines:
+        return "the harness ended without a word"
+    return shown(lines[-1]) if told is None else f"{shown(lines[-1])} ({shown(told)})"

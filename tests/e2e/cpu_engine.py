@@ -69,7 +69,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def booted(folder: Path, *arguments: str, dtype: str = "float32") -> Iterator[Engine]:
+def booted(
+    folder: Path, *arguments: str, dtype: str = "float32", speculates: bool = True
+) -> Iterator[Engine]:
     """Boot V2 with DFlash2, probabilistic drafts and block verification, as model ``tiny``."""
     port = free_port()
     log = folder / "engine.log"
@@ -85,8 +87,11 @@ def booted(folder: Path, *arguments: str, dtype: str = "float32") -> Iterator[En
         "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port),
         "--enforce-eager", "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "4",
         "--dtype", dtype, "--no-enable-prefix-caching", "--max-logprobs", "-1",
-        "--generation-config", "vllm", "--speculative-config", json.dumps(config), *arguments,
+        "--generation-config", "vllm",
     ]  # fmt: skip
+    if speculates:
+        command += ["--speculative-config", json.dumps(config)]
+    command += arguments  # the last of an option counts
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
