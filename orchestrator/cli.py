@@ -13,6 +13,7 @@ from pathlib import Path
 from orchestrator import (
     canary_command,
     decide_command,
+    lossless_command,
     measure_command,
     node_command,
     traffic_command,
@@ -65,6 +66,7 @@ WITHOUT_STUDY = {
     "workload": workload_command,
     "decide": decide_command,
     "canary": canary_command,
+    "lossless": lossless_command,
     "traffic": traffic_command,
 }
 """Commands that need neither Ray nor MLflow: each module adds its parser and runs to a status."""

@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI-compatible engine; here alone ``load`` imports aiohttp."""
+"""One streamed request to an OpenAI-compatible engine, and its times."""
 
 from __future__ import annotations
 
