@@ -29,16 +29,30 @@ def ask_served(server: Server) -> Served:
     vLLM shows the second only in its development mode. A server that shows neither is asked all
     the same; then nothing is known.
     """
-    item = _model_item(_json(server, "/v1/models"), server.model)
+    listed = _json(server, "/v1/models")
+    served = read_served(server.model, listed)
+    if served.takes_images is not None:
+        return served
+    return read_served(server.model, listed, _json(server, "/server_info?config_format=json"))
+
+
+def read_served(model: str, listed: object, resolved: object = None) -> Served:
+    """Return what a list of models and a resolved config say; of anything else, nothing.
+
+    Args:
+        model: The model's name.
+        listed: JSON of ``/v1/models``; what it says of images counts before the config.
+        resolved: JSON of vLLM's ``/server_info``.
+    """
+    item = _model_item(listed, model)
     limit = to_count(item.get("max_model_len")) or to_count(item.get("context_length"))
     modalities = _modalities(item)
     if modalities is not None:
         images = "image" in modalities or "multimodal" in modalities
         return Served(max_model_len=limit, takes_images=images, source="/v1/models")
-    resolved = _json(server, "/server_info?config_format=json")
-    images_resolved = _is_multimodal(resolved)
-    source = "/server_info" if images_resolved is not None else ""
-    return Served(max_model_len=limit, takes_images=images_resolved, source=source)
+    takes = _is_multimodal(resolved)
+    source = "" if takes is None else "/server_info"
+    return Served(max_model_len=limit, takes_images=takes, source=source)
 
 
 def _json(server: Server, path: str) -> Any:
