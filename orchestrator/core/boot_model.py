@@ -1,23 +1,26 @@
-"""The spread between boots: log scores about their arm's mean, with one variance for all arms.
+"""The spread between boots: log scores about their arm's mean, with one variance a build.
 
     y[boot] = mean of its arm + error,  errors independent
 
-One variance for all arms assumes that boots of every arm spread by the same share; it is what lets
-two boots of each of a few arms decide at all. Nodes are no term of it: which node a boot meets is
-left to chance, so that the nodes' differences are part of the spread, and that keeps the interval
-right. Taking them out costs degrees of freedom that few boots do not have (``docs/estimating.md``
-has the simulation).
+One variance for all arms of an engine build assumes that boots of every arm spread by the same
+share; it is what lets two boots of each of a few arms decide at all. Another build may choose or
+time its kernels otherwise: its boots tell nothing of this one's spread. Nodes are no term of it:
+which node a boot meets is left to chance, so that the nodes' differences are part of the spread,
+and that keeps the interval right. Taking them out costs degrees of freedom that few boots do not
+have (``docs/estimating.md`` has the simulation).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.core.distributions import t_tail
+from orchestrator.core.acceptance import Variance
+from orchestrator.core.builds import by_build
+from orchestrator.core.distributions import t_quantile, t_tail
 from orchestrator.core.types import Arm
 
 OUTLIER_LEVEL = 0.1
@@ -41,7 +44,7 @@ class BootScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
-    """A boot that is further from its arm's others than the spread of all arms' boots allows."""
+    """A boot that is further from its arm's others than the spread of its build's boots allows."""
 
     arm: Arm
     boot: str
@@ -61,15 +64,53 @@ class BootFit:
     means: Mapping[Arm, float]
     """Mean log score by arm."""
     num_boots: Mapping[Arm, int]
-    variance: float | None
-    """Of one boot's log score about its arm; None when no arm is replicated."""
-    degrees_of_freedom: int
+    spread: Mapping[str, Variance]
+    """Variance of one boot's log score about its arm, by engine build; a build without a
+    replicated arm is absent."""
 
-    def variance_of(self, arms: Collection[Arm]) -> float | None:
-        """Return the variance of a sum or difference of these arms' means; None if unknown."""
-        if self.variance is None:
-            return None
-        return self.variance * sum(1 / self.num_boots[arm] for arm in arms)
+    def parts_of(
+        self, coefficients: Mapping[Arm, float], *, more: int = 0
+    ) -> tuple[Variance, ...] | None:
+        """Return the variance of a sum of coefficient * mean, a part for each build.
+
+        Formula: spread * sum of coefficient^2 / boots of the arm, over the arms of the build.
+
+        Args:
+            coefficients: By arm; arms whose score is known are left out by the caller.
+            more: Boots that each of these arms is thought to have besides; each adds a degree of
+                freedom.
+
+        Returns:
+            None when the spread of one of the builds is unknown.
+        """
+        parts: list[Variance] = []
+        for build, arms in by_build(coefficients).items():
+            spread = self.spread.get(build)
+            if spread is None:
+                return None
+            terms = sum(coefficients[arm] ** 2 / (self.num_boots[arm] + more) for arm in arms)
+            degrees = spread.degrees_of_freedom + more * len(arms)
+            parts.append(Variance(value=spread.value * terms, degrees_of_freedom=degrees))
+        return tuple(parts)
+
+
+def half_width(parts: Iterable[Variance], confidence: float) -> float:
+    """Return the half width of a t interval whose variance is a sum of independent parts.
+
+    The half widths of the parts, each with its own t quantile, add as squares: with two boots their
+    variance is too ill known for one common number of degrees of freedom (Zou, Huang and Zhang,
+    Stat. Med. 28, 2009: the method of variance estimates recovery).
+    """
+    level = (1 + confidence) / 2
+    widths = [t_quantile(level, p.degrees_of_freedom) * math.sqrt(p.value) for p in parts]
+    return math.sqrt(sum(width**2 for width in widths))
+
+
+def unreplicated(fit: BootFit, arms: Sequence[Arm]) -> str:
+    """Return why the spread between these arms' boots is unknown."""
+    builds = [build for build in by_build(arms) if build not in fit.spread]
+    of_which = f" of vLLM {' and '.join(builds)}" if len({*builds, *fit.spread}) > 1 else ""
+    return f"no arm{of_which} has two scored boots, so the spread between boots is unknown"
 
 
 def fit_boots(scores: Sequence[BootScore], *, fixed: Collection[Arm] = ()) -> BootFit:
@@ -80,31 +121,40 @@ def fit_boots(scores: Sequence[BootScore], *, fixed: Collection[Arm] = ()) -> Bo
         fixed: Arms whose score is known and not measured; they say nothing of the spread.
     """
     by_arm = _by_arm(scores)
-    replicated = [v for arm, v in by_arm.items() if arm not in fixed and len(v) > 1]
-    degrees = sum(len(values) - 1 for values in replicated)
-    squares = sum(_squares(values) for values in replicated)
+    replicated = [arm for arm, values in by_arm.items() if arm not in fixed and len(values) > 1]
     return BootFit(
         means={arm: float(np.mean(values)) for arm, values in by_arm.items()},
         num_boots={arm: len(values) for arm, values in by_arm.items()},
-        variance=squares / degrees if degrees else None,
-        degrees_of_freedom=degrees,
+        spread={
+            build: _spread([by_arm[arm] for arm in arms])
+            for build, arms in by_build(replicated).items()
+        },
     )
+
+
+def _spread(replicated: Sequence[Sequence[float]]) -> Variance:
+    degrees = sum(len(values) - 1 for values in replicated)
+    squares = sum(_squares(values) for values in replicated)
+    return Variance(value=squares / degrees, degrees_of_freedom=degrees)
 
 
 def find_outliers(scores: Sequence[BootScore]) -> tuple[Outlier, ...]:
     """Return the boots that are far from their arm's others, the least likely first.
 
     Externally studentised residual, t = e / (s * sqrt(1 - 1 / boots of the arm)) with s from all
-    other boots, two-sided, Bonferroni over the boots looked at (Cook and Weisberg, Residuals and
-    Influence in Regression, 1982, section 2.2.2). Arms with fewer than three boots are not looked
-    at.
+    other boots of the build, two-sided, Bonferroni over the boots looked at (Cook and Weisberg,
+    Residuals and Influence in Regression, 1982, section 2.2.2). Arms with fewer than three boots
+    are not looked at.
     """
     by_arm = _by_arm(scores)
     looked_at = [s for s in scores if len(by_arm[s.arm]) >= _FEWEST_FOR_OUTLIERS]
-    degrees = sum(len(values) - 1 for values in by_arm.values()) - 1
-    squares = sum(_squares(values) for values in by_arm.values())
+    totals = {
+        build: (sum(len(by_arm[a]) - 1 for a in arms) - 1, sum(_squares(by_arm[a]) for a in arms))
+        for build, arms in by_build(by_arm).items()
+    }
     found: list[Outlier] = []
     for score in looked_at:
+        degrees, squares = totals[score.arm.engine_build]
         count = len(by_arm[score.arm])
         error = score.log_score - float(np.mean(by_arm[score.arm]))
         free = 1 - 1 / count

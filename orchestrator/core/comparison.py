@@ -33,9 +33,16 @@ from orchestrator.core.acceptance import (
     log_ratio_variance,
     pool_acceptance,
 )
-from orchestrator.core.boot_model import BootFit, BootScore, Outlier, find_outliers, fit_boots
+from orchestrator.core.boot_model import (
+    BootFit,
+    BootScore,
+    Outlier,
+    find_outliers,
+    fit_boots,
+    half_width,
+    unreplicated,
+)
 from orchestrator.core.comparable import comparable_boots
-from orchestrator.core.distributions import t_quantile
 from orchestrator.core.estimate import (
     Contrast,
     cell_score,
@@ -171,10 +178,10 @@ class Comparison:
         draft = _Draft(fit=self.pooled, a=a, b=b, confidence=confidence, num_blocks=blocks)
         acceptance = self._acceptance_part(a, b)
         if self.is_modelled:
-            return draft.interval(None, acceptance, method=MODELLED)
+            return draft.interval((), acceptance, method=MODELLED)
         between = _between_boots(self.pooled, (a, b))
         if between is None:
-            return draft.without(_UNREPLICATED, method=POOLED)
+            return draft.without(unreplicated(self.pooled, (a, b)), method=POOLED)
         return draft.interval(between, acceptance, method=POOLED)
 
     def _is_pooled(self, arm: Arm) -> bool:
@@ -274,13 +281,13 @@ def compare_scores(
         num_blocks: Blocks behind a and b, where they are known.
     """
     draft = _Draft(fit=fit, a=a, b=b, confidence=confidence, num_blocks=num_blocks)
-    between = _between_boots(fit, [arm for arm in (a, b) if arm not in fixed])
+    raced = [arm for arm in (a, b) if arm not in fixed]
+    between = _between_boots(fit, raced)
     if between is None:
-        return draft.without(_UNREPLICATED, method=BY_BOOT)
+        return draft.without(unreplicated(fit, raced), method=BY_BOOT)
     return draft.interval(between, None, method=BY_BOOT)
 
 
-_UNREPLICATED = "no arm has two scored boots, so the spread between boots is unknown"
 _COPIES = "the observations agree to the last digit: copies, not replicates"
 
 
@@ -295,26 +302,24 @@ class _Draft:
     num_blocks: tuple[int, int] | None
 
     def interval(
-        self, boots: Variance | None, acceptance: Variance | None, *, method: str
+        self, boots: Sequence[Variance], acceptance: Variance | None, *, method: str
     ) -> Contrast:
-        """Return the contrast with its interval.
-
-        The half widths of both parts, each with its own t quantile, add as squares: with two boots
-        their variance is too ill known for one common number of degrees of freedom (Zou, Huang and
-        Zhang, Stat. Med. 28, 2009: the method of variance estimates recovery).
-        """
-        parts = [part for part in (boots, acceptance) if part is not None and part.value > 0]
+        """Return the contrast with its interval; the spread of boots has a part for each build."""
+        between = [part for part in boots if part.value > 0]
+        rest = [part for part in (acceptance,) if part is not None and part.value > 0]
+        parts = [*between, *rest]
         if self._absent or not parts:
             return self.without(_COPIES, method=method)
-        half = math.sqrt(sum(_half_width(part, self.confidence) ** 2 for part in parts))
+        half = half_width(parts, self.confidence)
         ratio = self._log_ratio
         assert ratio is not None
         share = None
-        if boots is not None and acceptance is not None:
-            share = boots.value / (boots.value + acceptance.value)
+        if boots and acceptance is not None:
+            of_boots = sum(part.value for part in boots)
+            share = of_boots / (of_boots + acceptance.value)
         elif acceptance is not None:
             share = 0.0
-        degrees = parts[0].degrees_of_freedom
+        degrees = min(part.degrees_of_freedom for part in between or rest)
         return self._contrast(
             bounds=(ratio - half, ratio + half), method=method, share=share, degrees=degrees
         )
@@ -326,7 +331,12 @@ class _Draft:
 
     @property
     def _absent(self) -> list[str]:
-        return [arm.label for arm in (self.a, self.b) if arm not in self.fit.means]
+        is_one_build = self.a.engine_build == self.b.engine_build
+        return [
+            arm.label if is_one_build else arm.key
+            for arm in (self.a, self.b)
+            if arm not in self.fit.means
+        ]
 
     @property
     def _log_ratio(self) -> float | None:
@@ -356,19 +366,11 @@ class _Draft:
         )
 
 
-def _half_width(variance: Variance, confidence: float) -> float:
-    quantile = t_quantile((1 + confidence) / 2, variance.degrees_of_freedom)
-    return quantile * math.sqrt(variance.value)
-
-
-def _between_boots(fit: BootFit, arms: Sequence[Arm]) -> Variance | None:
+def _between_boots(fit: BootFit, arms: Sequence[Arm]) -> tuple[Variance, ...] | None:
     """Return the variance of the arms' means from the spread of boots; None when it is unknown."""
     if any(arm not in fit.num_boots for arm in arms):
         return None
-    value = fit.variance_of(arms)
-    if value is None:
-        return None
-    return Variance(value=value, degrees_of_freedom=fit.degrees_of_freedom)
+    return fit.parts_of(dict.fromkeys(arms, 1.0))
 
 
 def _score(boot: Boot, seconds: float) -> BootScore:

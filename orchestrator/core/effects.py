@@ -17,9 +17,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.core.boot_model import BootFit, BootScore, fit_boots
+from orchestrator.core.boot_model import (
+    BootFit,
+    BootScore,
+    fit_boots,
+    half_width,
+    unreplicated,
+)
+from orchestrator.core.builds import by_build
 from orchestrator.core.comparable import comparable_boots
-from orchestrator.core.distributions import t_quantile
 from orchestrator.core.estimate import Contrast, independent_boots, known_arms
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus
 
@@ -104,16 +110,15 @@ def linear_contrast(
         return replace(none, reason=f"{' and '.join(absent)}: no scored boot")
     value = sum(c * fit.means[arm] for arm, c in coefficients.items())
     known = replace(none, log_ratio=value)
-    if fit.variance is None:
-        reason = "no arm has two scored boots, so the spread between boots is unknown"
-        return replace(known, reason=reason)
-    variance = fit.variance * sum(
-        c**2 / fit.num_boots[arm] for arm, c in coefficients.items() if arm not in fixed
-    )
-    if variance <= 0:
+    raced = {arm: c for arm, c in coefficients.items() if arm not in fixed}
+    parts = fit.parts_of(raced)
+    if parts is None:
+        return replace(known, reason=unreplicated(fit, tuple(raced)))
+    parts = tuple(part for part in parts if part.value > 0)
+    if not parts:
         return replace(known, reason="the boots agree to the last digit: copies, not replicates")
-    degrees = fit.degrees_of_freedom
-    half = t_quantile((1 + confidence) / 2, degrees) * math.sqrt(variance)
+    degrees = min(part.degrees_of_freedom for part in parts)
+    half = half_width(parts, confidence)
     return replace(known, low=value - half, high=value + half, degrees_of_freedom=degrees)
 
 
@@ -129,8 +134,10 @@ def effects(fit: BootFit, *, confidence: float) -> tuple[Effect, ...]:
 
     Each effect is the mean over those pairs (groups of four) of arms that are alike in all other
     keys, so arms without a partner do not bend it. Depths are compared with the next smaller one:
-    a cliff between two depths is one effect and not a slope.
+    a cliff between two depths is one effect and not a slope. All arms are of one engine build: the
+    mean over the pairs of two builds would be an effect in neither.
     """
+    assert len(by_build(fit.means)) <= 1, "effects are of one engine build"
     arms = [arm for arm in fit.means if not arm.is_baseline]
     steps = {key: tuple(_steps(arms, key)) for key in (*RULES, DEPTH)}
     found: list[Effect] = []

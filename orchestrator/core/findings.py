@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core.boot_model import BootFit, BootScore, fit_boots
+from orchestrator.core.builds import by_build
 from orchestrator.core.codec import to_plain
 from orchestrator.core.comparable import comparable_boots
 from orchestrator.core.effects import Effect, boot_fit, effects, linear_contrast, pair
@@ -111,13 +112,14 @@ def find(
     """Return the findings of a study; all empty where no boot has a score.
 
     Args:
-        arms: The space.
-        boots: All boots, whatever their end.
+        arms: The space, of one engine build.
+        boots: All boots of that build, whatever their end.
         weights: The traffic's share by cell.
         board: Source of modelled step times; None when they were measured.
-        incumbent: What serves now.
+        incumbent: What serves now; None too where another build serves.
         confidence: Coverage of each interval, 0 to 1.
     """
+    assert len(by_build(boot.arm for boot in boots)) <= 1, "findings are of one engine build"
     overall = boot_fit(boots, lambda boot: boot_objective(boot, weights, board), board)
     cells = {cell: _cell_fit(boots, cell, board) for cell in sorted(weights)}
     fits = [(None, overall), *cells.items()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.core.boot_model import BootFit
-from orchestrator.core.distributions import t_quantile
+from orchestrator.core.boot_model import BootFit, half_width
 from orchestrator.core.types import Arm, Cell
 
 MAX_BOOTS_AHEAD = 50
@@ -156,11 +154,10 @@ def next_boots(
 def _half_width(
     fit: BootFit, raced: Collection[Arm], *, more: int, confidence: float
 ) -> float | None:
-    degrees = fit.degrees_of_freedom + more * len(raced)
-    if fit.variance is None or fit.variance <= 0 or not raced:
+    parts = fit.parts_of(dict.fromkeys(raced, 1.0), more=more)
+    if not parts or not any(part.value > 0 for part in parts):
         return None
-    terms = sum(1 / (fit.num_boots[arm] + more) for arm in raced)
-    return t_quantile((1 + confidence) / 2, degrees) * math.sqrt(fit.variance * terms)
+    return half_width(parts, confidence)
 
 
 def _next_words(

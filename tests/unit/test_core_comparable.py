@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.comparable import (
+    ACROSS,
     OWN,
     SHARED,
     comparable_boots,
@@ -21,6 +22,7 @@ from orchestrator.core.estimate import cell_estimates
 from orchestrator.core.types import Arm, Boot, BootStatus
 
 ARM, OTHER = make_arm(7), make_arm(5)
+ELSEWHERE = replace(ARM, engine_build="0.28.0")
 SECTIONS = dict.fromkeys((*SHARED, *OWN), "a")
 
 
@@ -63,6 +65,26 @@ def test_odd_boots_differ_in_what_the_boots_of_one_arm_must_share(section: str) 
     boots = [boot(0), boot(1), odd, boot(0, arm=OTHER, change={section: "c"})]
 
     assert odd_boots(boots) == {odd.trial_id: (section,)}
+
+
+def test_odd_boots_another_build_is_no_odd_one() -> None:
+    """A02: a build that a study compares has an engine of its own, and its own majority."""
+    there = {"engine": "b", "environment": "b", "arguments": "b", "resolved_config": "b"}
+    boots = [boot(0), boot(1), *(boot(n, arm=ELSEWHERE, change=there) for n in range(3))]
+    odd = boot(3, arm=ELSEWHERE, change={**there, "engine": "c"})
+
+    assert odd_boots(boots) == {}
+    assert odd_boots([*boots, odd]) == {odd.trial_id: ("engine",)}
+    (sentence,) = odd_sentences([*boots, odd])
+    assert sentence.startswith(f"0.28.0/{ARM.label}, boot 3 ")
+
+
+@pytest.mark.parametrize("section", ACROSS)
+def test_odd_boots_of_two_builds_share_what_is_no_engine_s(section: str) -> None:
+    boots = [boot(0), boot(1), boot(0, arm=ELSEWHERE, change={section: "b"})]
+
+    assert odd_boots(boots) == {boots[2].trial_id: (section,)}
+    assert odd_boots(boots[2:]) == {}, "within its build it is like the others"
 
 
 def test_odd_boots_name_every_section() -> None:

@@ -95,7 +95,9 @@ def test_compare_scores_published_runs_of_one_depth_show_no_difference(
 ) -> None:
     # Each run of this depth is an arm of its own; the spread is that of the other depths.
     others = {make_arm(key): own for key, own in runs.items() if key != depth}
-    names = [replace(make_arm(depth), engine_build=f"seqs{number}") for number in (16, 32, 4, 8)]
+    names = [
+        replace(make_arm(depth), draft_sample_method=f"seqs{number}") for number in (16, 32, 4, 8)
+    ]
     single = {name: (speed,) for name, speed in zip(names, runs[depth], strict=True)}
     for first, second in combinations(names, 2):
         contrast = from_runs({**others, **single}, first, second, confidence=confidence)

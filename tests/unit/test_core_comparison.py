@@ -113,8 +113,9 @@ def test_contrast_half_widths_of_boots_and_acceptance_add_as_squares() -> None:
     boots = study(2, counts={ARM: 3, OTHER: 3})
     comparison = compared(boots)
     contrast = comparison.contrast(ARM, OTHER, confidence=0.95)
-    between = comparison.pooled.variance_of([ARM, OTHER])
-    assert between is not None
+    parts = comparison.pooled.parts_of({ARM: 1.0, OTHER: -1.0})
+    assert parts is not None
+    (between,) = (part.value for part in parts)
     assert contrast.boot_share is not None
     acceptance = between * (1 / contrast.boot_share - 1)
     # 4 degrees of freedom between boots, 8 of the nine pairs of blocks.
@@ -444,3 +445,25 @@ def test_contrast_covers_the_truth_as_often_as_it_says(boot_cv: float) -> None:
         assert contrast.high is not None
         held += contrast.low <= truth <= contrast.high
     assert 0.93 <= held / num_studies <= 0.985
+
+
+def test_contrast_across_builds_adds_the_spread_of_each_and_pairs_the_blocks() -> None:
+    """A02: two builds are two arms; neither lends the other its boots' spread."""
+    boots = study(5, counts={ARM: 3, OTHER: 3})
+    elsewhere = [
+        replace(b, arm=replace(b.arm, engine_build="0.28.0"), trial_id=f"{b.trial_id}-there")
+        for b in study(6, counts={ARM: 4})
+    ]
+    there = elsewhere[0].arm
+    comparison = compared([*boots, *elsewhere])
+
+    alone = compared(boots).contrast(ARM, OTHER, confidence=0.95)
+    assert comparison.contrast(ARM, OTHER, confidence=0.95) == alone
+    across = comparison.contrast(there, ARM, confidence=0.95)
+    assert across.num_boots == (4, 3)
+    assert across.degrees_of_freedom == 3
+    spread = comparison.pooled.spread
+    assert spread["0.28.0"] == compared(elsewhere).pooled.spread["0.28.0"]
+    assert spread["0.28.0"].value != spread["0.32.0"].value
+    missing = comparison.contrast(there, make_arm(2), confidence=0.95)
+    assert missing.reason == f"0.32.0/{make_arm(2).label}: no scored boot"
