@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
     Raises:
         ValueError: A field is missing or unknown.
     """
-    hints = _hints(kind)
+    hints = _hints(cast("Hashable", kind))
     names = {item.name for item in fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
     unknown = sorted(set(data) - names)
     if unknown:
@@ -38,7 +38,7 @@ def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Hashable) -> dict[str, Any]:
     """Return the resolved types of a record's fields; they are compiled from text each time."""
     return typing.get_type_hints(kind)
 

@@ -15,6 +15,7 @@ from orchestrator.errors import (
     StudyStopped,
     TransientError,
 )
+from orchestrator.load.scoring import Refused
 from serve_apps.engine.errors import (
     BootFailure,
     EngineBootError,
@@ -29,6 +30,7 @@ SAMPLES: list[Exception] = [
     InfeasibleArm("out of memory"),
     TransientError("no answer"),
     MeasurementError("too short"),
+    Refused("status 400"),
     EngineRestarted("counters fell"),
     PromotionError("did not start"),
     StudyStopped("after 3 boots"),
