@@ -243,10 +243,11 @@ def _piece(found: ScoredAnswer) -> _Piece:
     scores = found.scores
     output = found.sample.output_ids
     impossible: Sequence[int] = np.flatnonzero(np.isneginf(scores.logprobs)).tolist()
+    probabilities = np.exp(scores.top.logprobs)
+    # By rounding alone they may sum to a little more than 1.
+    probabilities /= np.maximum(1.0, probabilities.sum(axis=1, keepdims=True))
     return _Piece(
-        observations=text_observations(
-            np.exp(scores.top.logprobs), scores.ranks, is_whole=scores.is_whole
-        ),
+        observations=text_observations(probabilities, scores.ranks, is_whole=scores.is_whole),
         impossible=tuple(
             f"token {output[at]} at {at} of the answer to '{found.prompt_id}'" for at in impossible
         ),

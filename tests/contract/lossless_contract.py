@@ -176,7 +176,6 @@ class LosslessContract:
     def test_temperature_of_0_9_is_rejected_within_2000_tokens(
         self, server: TokenServer, workload: Workload
     ) -> None:
-        """On the tiny target 23 of 24 seeds were: one of three may need a few hundred more."""
         outcomes = [
             run_text_test(
                 server,
@@ -189,8 +188,8 @@ class LosslessContract:
             for seed in (12, 13, 14)
         ]  # fmt: skip
 
-        found = [outcome.result for outcome in outcomes if outcome.result.kind == "rejected"]
-        assert len(found) >= 2
+        found = [outcome.result for outcome in outcomes]
+        assert [result.kind for result in found] == ["rejected"] * 3
         assert all(result.p_value <= 0.001 for result in found)
         assert all(result.num_tokens <= TOKENS for result in found)
 

@@ -152,7 +152,7 @@ def test_server_of_few_probabilities_is_used_and_told(workload: Workload) -> Non
 
     assert right.num_top == 20
     assert right.result.num_observations.keys() == {
-        *("rank_1", "rank_2-4", "rank_5-16", "probability")
+        *("rank_1", "rank_2-4", "rank_5-16", "log_probability")
     }
     assert FEW_RANKS.format(20) in right.remarks
     assert right.result.kind == "cannot_tell"

@@ -12,7 +12,8 @@ import numpy as np
 from orchestrator.core.lossless.betting import BettingProcess, Direction
 from orchestrator.core.lossless.observations import (
     FAMILIES,
-    PROBABILITY,
+    LEAST_LOG,
+    LOG_PROBABILITY,
     Floats,
     Observations,
     kind_weights,
@@ -25,21 +26,11 @@ from orchestrator.core.lossless.power import (
 )
 from orchestrator.errors import ConfigError
 
-__all__ = [
-    "LosslessResult",
-    "LosslessSettings",
-    "LosslessTest",
-    "Observations",
-    "control_floor",
-    "judge",
-]
+__all__ = ["LosslessResult", "LosslessSettings", "LosslessTest", "Observations", "judge"]
 
-MAX_SAMPLE = 8192
+MAX_SAMPLE = 4096
 """Means of a kind that are kept to compute what would have been seen: every second, fourth, ...
-of all once there are more. The sums that they stand for are then known to about 1 %."""
-
-FLOORS = (1e-5, 10.0)
-"""Smallest and largest numeric floor that is looked for, in log odds."""
+of all once there are more. What is computed from 2,048 of them or more is known to 1 or 2 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +165,8 @@ class LosslessTest:
         p_value = self.p_value
         is_rejected = p_value <= self.settings.alpha
         is_passed = seen is not None and seen <= self.settings.displacement
-        more = None
-        if not is_rejected and not is_passed:
-            needed = tokens_needed(
-                families, displacement=self.settings.displacement, num_tokens=num_tokens
-            )
-            more = None if needed is None else max(1, needed - num_tokens)
+        needed = None if is_rejected or is_passed else self.tokens_to_pass(num_tokens)
+        more = None if needed is None else max(1, needed - num_tokens)
         evidence = self._log_evidence()
         strongest = max(evidence, key=lambda name: evidence[name])
         displacement, chance = self._displacement(num_tokens) or (None, None)
@@ -196,6 +183,20 @@ class LosslessTest:
             sentence="",
         )
         return replace(result, sentence=_sentence(result, self.settings))
+
+    def tokens_to_pass(self, num_tokens: int) -> int | None:
+        """Return how many tokens see the displacement that a pass excludes.
+
+        Args:
+            num_tokens: Tokens that the test covers; more are taken to bring more of the same.
+
+        Returns:
+            Fewer than ``num_tokens`` if fewer would do; None when no number would, or when there
+            are no observations.
+        """
+        return tokens_needed(
+            self._families(), displacement=self.settings.displacement, num_tokens=num_tokens
+        )
 
     def _log_evidence(self) -> dict[str, float]:
         """Return the log of every kind's highest wealth times its share."""
@@ -261,34 +262,6 @@ def judge(
     return test.result(num_tokens)
 
 
-def control_floor(observations: Mapping[str, Observations]) -> float:
-    """Return the numeric floor that the control needs to look lossless against itself.
-
-    The smallest floor, in log odds and to 1 %, at which its own test has a p-value of a half or
-    more; 0 when it has that without a floor. An arm of the same numerics is then rejected about as
-    seldom as one of none.
-
-    Args:
-        observations: Of the control, sampled without speculation and scored like an arm.
-    """
-    low, high = FLOORS
-    if _looks_lossless(observations, 0.0):
-        return 0.0
-    while high > low * 1.01:
-        middle = math.sqrt(low * high)
-        if _looks_lossless(observations, middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _looks_lossless(observations: Mapping[str, Observations], floor: float) -> bool:
-    test = LosslessTest(LosslessSettings(floor=floor))
-    test.update(observations)
-    return test.p_value >= 0.5
-
-
 def _variation(kinds: Sequence[_Kind]) -> float:
     """Return half the sum of all kinds' excesses, what none of them counts included, in events."""
     excesses = [kind.excess for kind in kinds]
@@ -310,17 +283,22 @@ def _chance_variation(kinds: Sequence[_Kind]) -> float:
 
 def _where(name: str, kind: _Kind) -> str:
     direction: Direction = "more" if kind.excess > 0 else "fewer"
-    if name == PROBABILITY:
+    if name == LOG_PROBABILITY:
         words = "higher" if direction == "more" else "lower"
         return (
-            f"{name}: sampled tokens have a {words} mean probability than expected, "
-            f"{kind.happened / kind.num:.4f} against {kind.expected / kind.num:.4f} over "
-            f"{kind.num:,}"
+            f"{name}: sampled tokens have a {words} mean log probability than expected, "
+            f"{_nats(kind.happened / kind.num):.3f} against "
+            f"{_nats(kind.expected / kind.num):.3f} over {kind.num:,}"
         )
     return (
         f"{name}: {direction} than expected, {kind.happened:,.0f} against {kind.expected:,.1f} of "
         f"{kind.num:,}"
     )
+
+
+def _nats(height: float) -> float:
+    """Return the mean log probability that an observation's 0 to 1 stands for."""
+    return LEAST_LOG * (1 - height)
 
 
 def _nothing(num_tokens: int) -> LosslessResult:

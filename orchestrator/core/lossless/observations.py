@@ -17,7 +17,9 @@ RANK_BUCKETS = ("1", "2-4", "5-16", "17-64", "65+")
 BUCKET_STARTS = (1, 2, 5, 17, 65)
 """First rank of each bucket."""
 
-PROBABILITY = "probability"
+LOG_PROBABILITY = "log_probability"
+LEAST_LOG = -12.0
+"""Smallest log probability that counts; what is less likely counts like this."""
 FIRST_ACCEPTED = "first_accepted"
 RECOVERED_IN_CANDIDATES = "recovered_in_candidates"
 
@@ -44,9 +46,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Kinds that divide the same events among them: displaced events leave one and enter another.
-``probability`` is in none: it is a number, and its mean says nothing of how many tokens moved."""
+``log_probability`` is in none: it is a number, whose mean says nothing of how many tokens moved."""
 
-TEXT_KINDS = (*FAMILIES["rank"], PROBABILITY)
+TEXT_KINDS = (*FAMILIES["rank"], LOG_PROBABILITY)
 
 AUDIT_KINDS = (
     FIRST_ACCEPTED,

@@ -8,12 +8,15 @@ the order is the one in which it names them.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from orchestrator.core.lossless.observations import (
     BUCKET_STARTS,
-    PROBABILITY,
+    LEAST_LOG,
+    LOG_PROBABILITY,
     Floats,
     Observations,
     rank_kinds,
@@ -78,10 +81,12 @@ def rank_observations(
 def text_observations(
     ranked: Floats, ranks: Integers, *, is_whole: bool = False
 ) -> dict[str, Observations]:
-    """Return the observations of the text test: rank buckets and the probability itself.
+    """Return the observations of the text test: rank buckets and the log probability itself.
 
-    The probability of the sampled token counts where it is among the top ones, and 0 stands for it
-    elsewhere; its mean is then the sum of their squares, whatever the tail holds.
+    The log probability of the sampled token, from ``LEAST_LOG`` to 0 and moved to 0 to 1, counts
+    where the token is among the top ones, and 0 stands for it elsewhere; its mean is then the sum
+    of theirs, each with its own probability, whatever the tail holds. The logarithm and not the
+    probability: a wrong temperature multiplies log probabilities, at every token alike.
 
     Args:
         ranked: [num, num_top], the target's highest probabilities in the order of their ranks; all
@@ -92,10 +97,17 @@ def text_observations(
     """
     inside = ranks <= ranked.shape[1]
     positions = np.where(inside, ranks, 1) - 1
-    own = np.take_along_axis(ranked, positions[:, None], axis=1)[:, 0]
-    probability = Observations(x=np.where(inside, own, 0.0), m=(ranked**2).sum(axis=1))
+    high = heights(ranked)
+    own = np.take_along_axis(high, positions[:, None], axis=1)[:, 0]
+    log_probability = Observations(x=np.where(inside, own, 0.0), m=(ranked * high).sum(axis=1))
     masses = bucket_masses(ranked, is_whole=is_whole)
-    return {**rank_observations(ranks, masses), PROBABILITY: probability}
+    return {**rank_observations(ranks, masses), LOG_PROBABILITY: log_probability}
+
+
+def heights(probabilities: Floats) -> Floats:
+    """Return log probabilities from ``LEAST_LOG`` to 0, moved to 0 to 1."""
+    floor = math.exp(LEAST_LOG)
+    return np.asarray(1 - np.log(np.clip(probabilities, floor, 1.0)) / LEAST_LOG)
 
 
 def ranked_probabilities(probabilities: Floats) -> Floats:
