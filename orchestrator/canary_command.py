@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.adapters import http_metrics
 from orchestrator.canaries.check import QualityReport, QualitySettings, check_quality
 from orchestrator.canaries.run import NAMES, CanarySettings
 from orchestrator.canaries.scored import ScoreSettings, check_harness, find_task, shipped_tasks
 from orchestrator.canaries.wire import Server
 from orchestrator.core.codec import to_plain
 from orchestrator.core.quality import CanaryComparison, TaskComparison, TaskScore, TaskSettings
-from orchestrator.errors import ConfigError, TransientError, reported_at
-from orchestrator.load.client import check_api_key
+from orchestrator.errors import ConfigError, reported_at
+from orchestrator.named_server import CONTROL, add_arm_and_control, named_server
 
 SCHEMA = "specpilot.canary/1"
 """Changes when a key of the printed record changes its meaning; see docs/canaries.md."""
@@ -42,18 +40,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    sub.add_argument("--url", required=True, help="address of the arm, http://host:port/v1")
-    sub.add_argument("--control-url", required=True, help="the same target without speculation")
-    sub.add_argument("--model", help="served model name; by default the first that is offered")
-    sub.add_argument("--control-model", help="likewise, of the control")
+    control = "the same target without speculation"
+    add_arm_and_control(sub, control=control, is_control_required=True)
     text = f"some of {', '.join(NAMES)}; default all"
     sub.add_argument("--canaries", metavar="A,B", help=text)
     text = "longest answer; default 2048, at most a quarter of the context"
     sub.add_argument("--max-tokens", type=int, default=2048, metavar="N", help=text)
     sub.add_argument("--timeout", type=float, default=300.0, metavar="S", help="of a request")
-    text = "variable that holds the arm's API key"
-    sub.add_argument("--api-key-env", metavar="NAME", help=text)
-    sub.add_argument("--control-api-key-env", metavar="NAME", help="likewise, of the control")
     _add_tasks(sub.add_argument_group("scored tasks"))
     sub.add_argument("--json", action="store_true", help="the record of docs/canaries.md")
 
@@ -81,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = _settings(args)
     arm = _server(args, "")
-    control = _server(args, "control_")
+    control = _server(args, CONTROL)
     if arm.base == control.base and arm.model == control.model:
         raise ConfigError(
             "--control-url", "it is the arm itself", "start the target without speculation"
@@ -210,31 +203,9 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _server(args: argparse.Namespace, side: str) -> Server:
-    """Return one side's server; ``side`` is what its arguments begin with."""
-    option = f"--{side.replace('_', '-')}"
-    base = http_metrics.base_url(getattr(args, f"{side}url"), f"{option}url")
-    key = _api_key(getattr(args, f"{side}api_key_env"), f"{option}api-key-env")
-    wanted: str | None = getattr(args, f"{side}model")
-    try:
-        offered = http_metrics.served_models(base, api_key=key)
-    except TransientError as error:
-        raise ConfigError(
-            f"{option}url", str(error), "start the server, or correct the address"
-        ) from error
-    if wanted is not None and wanted not in offered:
-        shown = ", ".join(offered[:5])
-        raise ConfigError(f"{option}model", f"'{wanted}' is not offered", f"use one of {shown}")
-    return Server(base=base, model=wanted or offered[0], api_key=key, timeout_s=args.timeout)
-
-
-def _api_key(name: str | None, option: str) -> str | None:
-    if name is None:
-        return None
-    key = os.environ.get(name)
-    if not key:
-        raise ConfigError(option, f"the variable {name} is not set", "export it")
-    check_api_key(key, option)
-    return key
+    """Return one side's server."""
+    found = named_server(args, side)
+    return Server(base=found.base, model=found.model, api_key=found.api_key, timeout_s=args.timeout)
 
 
 def _tell(line: str) -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
 import sys
 from dataclasses import replace
 
-from orchestrator.adapters import http_metrics
 from orchestrator.config import CONF_DIR
 from orchestrator.core.lossless.greedy import GreedySettings
 from orchestrator.core.lossless.judge import LosslessSettings
-from orchestrator.errors import ConfigError, TransientError, reported_at
-from orchestrator.load.client import check_api_key
+from orchestrator.errors import ConfigError, reported_at
 from orchestrator.load.scoring import TokenServer
 from orchestrator.load.workload import find_workload, load_workload
 from orchestrator.lossless import Look, run_text_test
 from orchestrator.lossless_answers import TextTest
 from orchestrator.lossless_greedy import run_greedy_test
 from orchestrator.lossless_report import Sides, format_greedy, format_text, outcome_record
+from orchestrator.named_server import CONTROL, add_arm_and_control, named_server
 
 HELP = "test whether a server's sampled tokens follow the target's distribution"
 DESCRIPTION = f"""\
@@ -36,7 +34,7 @@ a line "error:" is no verdict: a server did not answer, or contradicts itself
 """
 STATUSES = {"passed": 0, "rejected": 1, "cannot_tell": 3}
 
-CONTROL = "the same target without speculation; default: the arm scores itself, and says so"
+WHAT_CONTROL = "the same target without speculation; default: the arm scores itself, and says so"
 STREAMS = "answers at a time; default 16"
 SCORERS = "texts that are scored at a time; default 4"
 SAMPLES = "tokens of the control that it scores itself: gives the numeric floor; default 0"
@@ -55,12 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    sub.add_argument("--url", required=True, help="address of the arm, http://host:port/v1")
-    sub.add_argument("--control-url", metavar="URL", help=CONTROL)
-    sub.add_argument("--model", help="served model name; by default the first that is offered")
-    sub.add_argument("--control-model", metavar="MODEL", help="likewise, of the control")
-    sub.add_argument("--api-key-env", metavar="NAME", help="variable that holds the arm's API key")
-    sub.add_argument("--control-api-key-env", metavar="NAME", help="likewise, of the control")
+    add_arm_and_control(sub, control=WHAT_CONTROL, is_control_required=False)
     load = sub.add_argument_group("load")
     load.add_argument("--workload", default="code", help="a name or a JSONL file; default code")
     load.add_argument("--temperature", type=float, choices=(0.0, 1.0), default=1.0, help="1")
@@ -95,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     arm = _server(args, "", "the arm")
     control = replace(arm, name="the control")
     if args.control_url is not None:
-        control = _server(args, "control_", "the control")
+        control = _server(args, CONTROL, "the control")
     elif test.control_tokens:
         raise ConfigError(
             "--control-samples", "there is no control to sample", "name one by --control-url"
@@ -161,31 +154,6 @@ def _test(args: argparse.Namespace) -> TextTest:
 
 
 def _server(args: argparse.Namespace, side: str, name: str) -> TokenServer:
-    """Return one side's server; ``side`` is what its arguments begin with."""
-    option = f"--{side.replace('_', '-')}"
-    base = http_metrics.base_url(getattr(args, f"{side}url"), f"{option}url")
-    key = _api_key(getattr(args, f"{side}api_key_env"), f"{option}api-key-env")
-    wanted: str | None = getattr(args, f"{side}model")
-    try:
-        offered = http_metrics.served_models(base, api_key=key)
-    except TransientError as error:
-        if wanted is None:
-            raise ConfigError(
-                f"{option}url", str(error), "start the server, or correct the address or its key"
-            ) from error
-        offered = (wanted,)  # some proxies list no models
-    if wanted is not None and wanted not in offered:
-        raise ConfigError(
-            f"{option}model", f"the server does not offer '{wanted}'", f"use {offered[0]}"
-        )
-    return TokenServer(base_url=base, model=wanted or offered[0], name=name, api_key=key)
-
-
-def _api_key(name: str | None, option: str) -> str | None:
-    if name is None:
-        return None
-    key = os.environ.get(name)
-    if not key:
-        raise ConfigError(option, f"the variable {name} is not set", "export it")
-    check_api_key(key, option)
-    return key
+    """Return one side's server."""
+    found = named_server(args, side)
+    return TokenServer(base_url=found.base, model=found.model, name=name, api_key=found.api_key)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from orchestrator.core.checks import Expectations, draft_doubt
 from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.types import Block, Cell
 from orchestrator.errors import ConfigError, MeasurementError, TransientError, reported_at
-from orchestrator.load.client import check_api_key
 from orchestrator.load.random_text import random_reason
 from orchestrator.load.sequence import MIN_TOKENS, CallSequence
 from orchestrator.load.settings import LoadSettings
@@ -31,6 +29,7 @@ from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload, find_workload, load_workload
 from orchestrator.measure_arguments import add_parser
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
+from orchestrator.named_server import named_server
 from orchestrator.ports import LoadRequest
 
 __all__ = ["add_parser", "run"]
@@ -113,8 +112,8 @@ def _plan(args: argparse.Namespace) -> _Plan:
     seed = secrets.randbelow(2**31) if args.seed is None else args.seed
     request = LoadRequest(base_url=base, model=args.model or "", cell=cell, seed=seed)
     _check_calls(workload, CallSequence(workload, settings, request))
-    api_key = _api_key(args.api_key_env)
-    request = replace(request, model=_model(args.model, base, api_key))
+    server = named_server(args)
+    request = replace(request, model=server.model)
     order = BlockOrder(
         boot_id="measure",
         index=0,
@@ -128,7 +127,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
         settings=settings,
         sampling=sampling,
         counters=_counters(args.metrics_url or f"{base}/metrics", stated=bool(args.metrics_url)),
-        api_key=api_key,
+        api_key=server.api_key,
     )
 
 
@@ -301,37 +300,6 @@ def _check_calls(workload: Workload, calls: CallSequence) -> None:
             "--dialect" if calls.settings.dialect == "openai" else "--endpoint",
             f"{error.where}: {error.problem}", error.remedy,
         ) from error  # fmt: skip
-
-
-def _api_key(name: str | None) -> str | None:
-    if name is None:
-        return None
-    key = os.environ.get(name)
-    if not key:
-        raise ConfigError("--api-key-env", f"the variable {name} is not set", "export it")
-    check_api_key(key, "--api-key-env")
-    return key
-
-
-def _model(name: str | None, base: str, api_key: str | None) -> str:
-    """Return the model to ask for: the named one if the server offers it, else its first."""
-    try:
-        offered = http_metrics.served_models(base, api_key=api_key)
-    except TransientError as error:
-        if name:
-            return name  # some servers and proxies list no models
-        raise ConfigError(
-            "--url", str(error),
-            "start the server, correct the address, or name its key's variable by --api-key-env",
-        ) from error  # fmt: skip
-    if name and name not in offered:
-        raise ConfigError("--model", f"the server does not offer '{name}'", _offer(offered))
-    return name or offered[0]
-
-
-def _offer(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return f"use one of {shown}"
 
 
 def _counters(url: str, *, stated: bool) -> _Counters:
