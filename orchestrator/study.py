@@ -27,11 +27,11 @@ from orchestrator.core.race_state import (
     outcome,
     race_state,
 )
-from orchestrator.core.types import Arm, Boot, BootStatus
+from orchestrator.core.types import Arm, Boot
 from orchestrator.errors import StudyStopped
 from orchestrator.events import Pace, Printer
 from orchestrator.proof_boots import ProofBoots
-from orchestrator.trial import Trial
+from orchestrator.trial import Trial, describe_end
 
 logger = logging.getLogger(__name__)
 
@@ -331,20 +331,6 @@ def _order(arm: Arm, replicate: int, *, is_proof: bool) -> dict[str, Any]:
 
 def _read_boot(result: Mapping[str, Any]) -> Boot:
     return from_plain(Boot, json.loads(result["boot"]))
-
-
-def describe_end(boot: Boot) -> str:
-    """Return one sentence on how a boot ended."""
-    if boot.status is not BootStatus.OK:
-        return f"{boot.status.value}: {boot.reason}"
-    assert boot.facts is not None
-    kv = boot.facts.kv_cache_tokens
-    capacity = "KV capacity unknown" if kv is None else f"KV {kv:,} tokens"
-    notes = f"; {boot.reason}" if boot.reason else ""
-    return (
-        f"done on node {boot.node_id[:6]}, booted in {boot.facts.boot_time_s:.0f} s, "
-        f"{capacity}{notes}"
-    )
 
 
 def run_race(

@@ -34,10 +34,9 @@ from orchestrator.study import (
     Progress,
     RaceSearcher,
     StudyPlan,
-    describe_end,
     with_incumbent,
 )
-from orchestrator.trial import Trial, TrialPorts, TrialSpec
+from orchestrator.trial import Trial, TrialPorts, TrialSpec, describe_end
 
 ARMS = (
     BASELINE,
