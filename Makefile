@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-verdict clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-verdict clean
 .DEFAULT_GOAL := help
 
 help:
@@ -55,6 +55,10 @@ bench-verdict: setup
 	$(VENV)/python -m infra.bench.verdict coverage
 	$(VENV)/python -m infra.bench.verdict race
 	$(VENV)/python -m infra.bench.verdict replay
+
+# make bench-lossless    false alarms, power and speed of the lossless test, in simulation
+bench-lossless: setup
+	$(VENV)/python -m infra.bench.lossless $(ARGS)
 
 # make tiny-models    train the tiny target and its draft again, in an environment of its own
 tiny-models:

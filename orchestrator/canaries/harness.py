@@ -56,7 +56,7 @@ def watched(endpoint: str, sent: list[dict[str, Any]]) -> Any:
     name, _ = ENDPOINTS[endpoint]
     parent: Any = get_model(name)
 
-    class Watched(parent):  # type: ignore[misc]
+    class Watched(parent):  # type: ignore[misc]  # known at run time only
         def _create_payload(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
             payload: dict[str, Any] = super()._create_payload(*args, **kwargs)
             settings = {key: payload[key] for key in payload if key not in CONTENTS}

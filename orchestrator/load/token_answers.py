@@ -171,7 +171,7 @@ def _row(entry: object, token: int, num_top: int, *, at: int) -> _Row:
 
 def _item(name: object, value: object, *, at: int) -> tuple[int, int, float]:
     try:
-        found = (int(value["rank"]), int(str(name)), float(value["logprob"]))  # type: ignore[index]
+        found = (int(value["rank"]), int(str(name)), float(value["logprob"]))  # type: ignore[index]  # TypeError is caught
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise MeasurementError(f"a probability of token {at} cannot be read: {error}") from error
     # NaN fails both comparisons.

@@ -58,7 +58,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self,
         fullname: str,
         path: Sequence[str] | None,  # noqa: ARG002  # the protocol's
-        target: ModuleType | None = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002  # the protocol's
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the module's spec with a loader that calls back; None for other modules."""
         if fullname != self.name:
