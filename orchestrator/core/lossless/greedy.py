@@ -31,7 +31,7 @@ class GreedySettings:
 
     margin: float = 0.25
     """Natural log. Two steps of bfloat16 between logits of 16 and 32 (7 bits: 0.125 each)."""
-    tolerance: float = 0.001
+    tolerance: float = 0.005
     """Disagreements per token beyond the control's that a pass excludes, 0 to 1."""
     confidence: float = 0.999
     """Of the two-sided interval, 0 to 1."""

@@ -25,21 +25,11 @@ from orchestrator.core.lossless.power import (
 )
 from orchestrator.errors import ConfigError
 
-__all__ = [
-    "LosslessResult",
-    "LosslessSettings",
-    "LosslessTest",
-    "Observations",
-    "control_floor",
-    "judge",
-]
+__all__ = ["LosslessResult", "LosslessSettings", "LosslessTest", "Observations", "judge"]
 
 MAX_SAMPLE = 8192
 """Means of a kind that are kept to compute what would have been seen: every second, fourth, ...
 of all once there are more. The sums that they stand for are then known to about 1 %."""
-
-FLOORS = (1e-5, 10.0)
-"""Smallest and largest numeric floor that is looked for, in log odds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,34 +249,6 @@ def judge(
     test = LosslessTest(settings)
     test.update(observations)
     return test.result(num_tokens)
-
-
-def control_floor(observations: Mapping[str, Observations]) -> float:
-    """Return the numeric floor that the control needs to look lossless against itself.
-
-    The smallest floor, in log odds and to 1 %, at which its own test has a p-value of a half or
-    more; 0 when it has that without a floor. An arm of the same numerics is then rejected about as
-    seldom as one of none.
-
-    Args:
-        observations: Of the control, sampled without speculation and scored like an arm.
-    """
-    low, high = FLOORS
-    if _looks_lossless(observations, 0.0):
-        return 0.0
-    while high > low * 1.01:
-        middle = math.sqrt(low * high)
-        if _looks_lossless(observations, middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _looks_lossless(observations: Mapping[str, Observations], floor: float) -> bool:
-    test = LosslessTest(LosslessSettings(floor=floor))
-    test.update(observations)
-    return test.p_value >= 0.5
 
 
 def _variation(kinds: Sequence[_Kind]) -> float:

@@ -1,0 +1,1 @@
+"""False alarms, power and speed of the lossless test, in simulated texts and audits."""
