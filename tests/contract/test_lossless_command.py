@@ -12,6 +12,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.fakes.openai import SseServer, free_port, serving
 from orchestrator.fakes.openai.markov import MarkovSettings, markov_server
+from orchestrator.load.scoring import PROBE
 
 Capture = pytest.CaptureFixture[str]
 
@@ -213,7 +214,7 @@ def test_control_that_contradicts_itself_is_no_verdict(
 ) -> None:
     def garble(body: dict[str, Any]) -> None:
         rows = body["choices"][0]["prompt_logprobs"] or ()
-        if len(rows) > 2:
+        if len(rows) > len(PROBE):
             for item in rows[-1].values():
                 item["rank"] = 9_000
 

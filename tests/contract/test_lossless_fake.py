@@ -241,7 +241,7 @@ def garbled(field: str) -> MarkovSettings:
 
     def garble(body: dict[str, Any]) -> None:
         choice = body["choices"][0]
-        if len(choice.get("prompt_logprobs") or ()) > 2:
+        if len(choice.get("prompt_logprobs") or ()) > len(scoring.PROBE):
             choice[field] = None
 
     return MarkovSettings(garble=garble)
