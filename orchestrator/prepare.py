@@ -155,8 +155,8 @@ def _client_default(config: StudyConfig, target: Path) -> SamplingDefaults:
     for build, other in zip(builds[1:], found[1:], strict=True):
         if other.values() != found[0].values():
             raise ConfigError(
-                "load.sampling", f"a client that states nothing gets other values from vLLM {build} "
-                f"than from {builds[0]}: {other.values()} and {found[0].values()}",
+                "load.sampling", "a client that states nothing does not get the same from vLLM "
+                f"{build} as from {builds[0]}: {other.values()} and {found[0].values()}",
                 "set load.sampling=explicit and state them",
             )  # fmt: skip
     return found[0]

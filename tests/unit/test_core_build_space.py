@@ -76,8 +76,8 @@ def test_build_all_arms_value_that_no_build_honours_is_refused_as_for_one() -> N
     """A05: leaving it out everywhere would answer another question than the one asked."""
     with pytest.raises(ConfigError, match="token by token"):
         build_all_arms(SPACE, [V1, replace(V1, build="0.32.0")], DRAFT, promotable=True)
+    synthetic = replace(SPACE, rejection_sample_method=("synthetic",))
     with pytest.raises(ConfigError, match="never be promoted"):
-        synthetic = replace(SPACE, rejection_sample_method=("synthetic",))
         build_all_arms(synthetic, [NEW, OLD], DRAFT, promotable=True)
     with pytest.raises(ConfigError, match=r"0\.27\.1 is older"):
         build_all_arms(SPACE, [NEW, replace(NEW, build="0.27.1")], DRAFT, promotable=True)

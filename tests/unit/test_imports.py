@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "events": {"core", "ports"},
     "forecast": {"core", "fakes"},
     "report": {"core"},
+    "build_report": {"core", "report"},
     "measurement": {"core", "errors", "load", "ports"},
     "block_report": {"core", "measurement"},
     "measure_arguments": {"load"},
@@ -60,7 +61,8 @@ ALLOWED: dict[str, set[str]] = {
     "workload_command": {"adapters", "errors", "load"},
     "trial": {"core", "errors", "measurement", "ports"},
     "proof_boots": {"core"},
-    "study": {"core", "errors", "events", "proof_boots", "trial"},
+    "study_progress": {"core", "events"},
+    "study": {"core", "errors", "events", "proof_boots", "study_progress", "trial"},
     "promote": {"core", "errors", "events", "ports"},
     "prepare": {"adapters", "config", "core", "errors", "load", "version"},
     "cluster": {"adapters", "config", "errors"},
@@ -73,7 +75,17 @@ ALLOWED: dict[str, set[str]] = {
         *("prepare", "promote"),
     },
     "conduct": {
-        *("adapters", "cluster", "compose", "config", "core", "delivery", "errors", "events"),
+        *(
+            "adapters",
+            "build_report",
+            "cluster",
+            "compose",
+            "config",
+            "core",
+            "delivery",
+            "errors",
+            "events",
+        ),
         *("ports", "prepare", "promote", "report", "study"),
     },
     "commands": {
@@ -102,7 +114,7 @@ ALLOWED: dict[str, set[str]] = {
 
 HOMES = {
     "ray": {
-        *("study", "cluster", "serve_apps"),
+        *("study", "study_progress", "cluster", "serve_apps"),
         *("adapters.serve_engine", "adapters.serve_production", "adapters.serve_reaper"),
     },
     "mlflow": {"adapters.mlflow_tracker"},
