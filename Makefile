@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-verdict audit clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-verdict bench-lossless audit clean
 .DEFAULT_GOAL := help
 
 help:
@@ -55,6 +55,10 @@ bench-verdict: setup
 	$(VENV)/python -m infra.bench.verdict coverage
 	$(VENV)/python -m infra.bench.verdict race
 	$(VENV)/python -m infra.bench.verdict replay
+
+# make bench-lossless    false alarms, power, token budget and speed of the lossless test
+bench-lossless: setup
+	$(VENV)/python -m infra.bench.lossless $(ARGS)
 
 # make audit    which builds and rules the lossless audit rejects, hours; ARGS=--short for minutes
 audit: setup engine

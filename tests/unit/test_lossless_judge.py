@@ -16,7 +16,6 @@ from infra.bench.lossless.worlds import (
     Sampler,
     TextScorer,
     at_temperature,
-    audit_pool,
     contexts,
     run_audit,
 )
@@ -38,7 +37,7 @@ def pool() -> Floats:
 
 @pytest.fixture(scope="module")
 def steps() -> AuditPool:
-    return audit_pool(np.random.default_rng(1), num=512)
+    return AuditPool(np.random.default_rng(1), num=512)
 
 
 def text(pool: Floats, num: int, seed: int, *, temperature: float = 1.0) -> dict[str, Observations]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from orchestrator.core.lossless.betting import tilted
 from orchestrator.core.lossless.observations import (
@@ -147,37 +146,44 @@ class TextScorer:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPool:
-    """Steps of verification by the token-wise rule: exact means of what can happen in each."""
+    """Steps of verification by the token-wise rule, with drafts from a few candidates.
 
-    emitted: Floats
-    """[num, VOCABULARY], ranked target."""
-    residual: Floats
-    """[num, VOCABULARY], what a recovered token follows, in the order of the target's ranks."""
-    accepted: Floats
-    """[num], chance that the first drafted token is accepted."""
-    is_candidate: npt.NDArray[np.bool_]
-    """[num, VOCABULARY], in the order of the target's ranks."""
-    draft: Floats
-    """[num, VOCABULARY], in the order of the target's ranks."""
+    All distributions are [num, VOCABULARY] in the order of the target's ranks.
+    """
 
+    def __init__(self, rng: np.random.Generator, *, num: int = NUM_CONTEXTS) -> None:
+        """Draw targets, and drafts that propose from what lies near the target's best."""
+        self.target = contexts(rng, num=num)
+        noisy = np.log(self.target) + rng.normal(0, 1.0, self.target.shape)
+        edge = -np.sort(-noisy, axis=1)[:, NUM_CANDIDATES - 1 : NUM_CANDIDATES]
+        self.is_candidate = noisy >= edge
+        draft = _normalised(np.where(self.is_candidate, np.exp(noisy), 0.0))
+        overlap = np.minimum(self.target, draft)
+        self.accepted = overlap.sum(axis=1)
+        self.residual = _normalised(np.maximum(self.target - draft, 0.0))
+        self.inside = (self.residual * self.is_candidate).sum(axis=1)
+        self.target_masses = bucket_masses(self.target, is_whole=True)
+        self.residual_masses = bucket_masses(self.residual, is_whole=True)
+        self.of_overlap = Sampler(_normalised(overlap))
+        self.of_residual = Sampler(self.residual)
+        self.of_target = Sampler(self.target)
+        self.of_outside = Sampler(_normalised(np.where(self.is_candidate, 0.0, self.target)))
 
-def audit_pool(rng: np.random.Generator, *, num: int = NUM_CONTEXTS) -> AuditPool:
-    """Return steps with drafts that propose from a few candidates, near the target's best."""
-    target = contexts(rng, num=num)
-    noisy = np.log(target) + rng.normal(0, 1.0, target.shape)
-    edge = -np.sort(-noisy, axis=1)[:, NUM_CANDIDATES - 1 : NUM_CANDIDATES]
-    is_candidate = noisy >= edge
-    draft = _normalised(np.where(is_candidate, np.exp(noisy), 0.0))
-    residual = np.maximum(target - draft, 0.0)
-    return AuditPool(
-        emitted=target,
-        residual=_normalised(residual),
-        accepted=np.minimum(target, draft).sum(axis=1),
-        is_candidate=is_candidate,
-        draft=draft,
-    )
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens of a step, the last one included, 1 to NUM_DRAFT_TOKENS + 1."""
+        later = sum(LATER_ACCEPTANCE**index for index in range(NUM_DRAFT_TOKENS))
+        return float(1 + self.accepted.mean() * later)
+
+    def move_chance(self, displacement: float) -> float:
+        """Return the chance of moving a recovered candidate that displaces a share of all tokens.
+
+        Args:
+            displacement: Share of all tokens, 0 to 1.
+        """
+        recovered = float(np.mean((1 - self.accepted) * self.inside)) / self.tokens_per_step
+        return min(1.0, displacement / recovered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,52 +204,35 @@ def run_audit(
         num_steps: Steps.
         rng: Source of everything that is drawn.
         displacement: Share of all tokens that are recovered tokens moved out of the draft's
-            candidates' set; 0 is lossless.
+            candidates; 0 is lossless.
     """
     where = rng.integers(0, len(pool.accepted), num_steps)
     first = rng.random(num_steps) < pool.accepted[where]
-    later = rng.geometric(1 - LATER_ACCEPTANCE, num_steps) - 1
-    num_accepted = np.where(first, np.minimum(1 + later, NUM_DRAFT_TOKENS), 0)
-    num_tokens = int((num_accepted + 1).sum())
-    rejected = where[num_accepted == 0]
-    recovered, emitted = _first_tokens(pool, where, first, rng)
+    later = np.minimum(rng.geometric(1 - LATER_ACCEPTANCE, num_steps) - 1, NUM_DRAFT_TOKENS - 1)
+    rejected = where[~first]
+    recovered = pool.of_residual.ranks(rejected, rng)
     inside = pool.is_candidate[rejected, recovered - 1]
-    mass = (pool.residual * pool.is_candidate).sum(axis=1)[rejected]
     if displacement:
-        wanted = displacement * num_tokens / max(1, len(rejected))
-        moved = inside & (rng.random(len(inside)) < wanted / mass.mean())
-        outside = Sampler(_normalised(np.where(pool.is_candidate, 0.0, pool.emitted)))
-        recovered = np.where(moved, outside.ranks(rejected, rng), recovered)
-        emitted[num_accepted == 0] = recovered
+        moved = inside & (rng.random(len(inside)) < pool.move_chance(displacement))
+        recovered = np.where(moved, pool.of_outside.ranks(rejected, rng), recovered)
         inside = inside & ~moved
-    bonus = where[num_accepted == NUM_DRAFT_TOKENS]
-    bonus = (bonus * 31 + 7) % len(pool.accepted)
-    residual_masses = bucket_masses(pool.residual, is_whole=True)
-    masses = bucket_masses(pool.emitted, is_whole=True)
-    return Audit(
-        observations={
-            FIRST_ACCEPTED: Observations(x=first.astype(float), m=pool.accepted[where]),
-            RECOVERED_IN_CANDIDATES: Observations(x=inside.astype(float), m=mass),
-            **rank_observations(recovered, residual_masses[rejected], prefix="recovered_rank"),
-            **rank_observations(emitted, masses[where], prefix="emitted_rank"),
-            **rank_observations(
-                Sampler(pool.emitted).ranks(bonus, rng), masses[bonus], prefix="bonus_rank"
-            ),
-        },
-        num_tokens=num_tokens,
-    )
-
-
-def _first_tokens(
-    pool: AuditPool, where: Integers, first: npt.NDArray[np.bool_], rng: np.random.Generator
-) -> tuple[Integers, Integers]:
-    """Return (ranks of the recovered tokens, ranks of every step's first emitted token)."""
-    recovered = Sampler(pool.residual).ranks(where[~first], rng)
-    emitted = np.empty(len(where), dtype=np.int64)
+    emitted = np.empty(num_steps, dtype=np.int64)
+    emitted[first] = pool.of_overlap.ranks(where[first], rng)
     emitted[~first] = recovered
-    overlap = Sampler(_normalised(np.minimum(pool.emitted, pool.draft)))
-    emitted[first] = overlap.ranks(where[first], rng)
-    return recovered, emitted
+    bonus = rng.permutation(where)[: int((first & (later == NUM_DRAFT_TOKENS - 1)).sum())]
+    families = (
+        ("recovered_rank", recovered, pool.residual_masses[rejected]),
+        ("emitted_rank", emitted, pool.target_masses[where]),
+        ("bonus_rank", pool.of_target.ranks(bonus, rng), pool.target_masses[bonus]),
+    )
+    observations = {
+        FIRST_ACCEPTED: Observations(x=first.astype(float), m=pool.accepted[where]),
+        RECOVERED_IN_CANDIDATES: Observations(x=inside.astype(float), m=pool.inside[rejected]),
+    }
+    for prefix, ranks, masses in families:
+        observations |= rank_observations(ranks, masses, prefix=prefix)
+    num_tokens = num_steps + int((later + 1)[first].sum())
+    return Audit(observations=observations, num_tokens=num_tokens)
 
 
 def _normalised(weights: Floats) -> Floats:

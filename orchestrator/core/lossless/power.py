@@ -37,7 +37,7 @@ MAX_LOG_ODDS = 30.0
 MAX_SCALE = 1e9
 """Times the tokens at hand beyond which more tokens are not spoken of."""
 
-PRECISION = 1e-4
+PRECISION = 1e-3
 """Relative, of sizes found by halving an interval."""
 
 
