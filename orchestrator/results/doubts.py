@@ -94,8 +94,9 @@ def _means(observations: Sequence[Observation]) -> Iterator[str]:
     for item in observations:
         if item.num_runs > 1:
             yield (
-                f"{item.where} ({item.arm.label}, {item.cell.key}) is the mean of {item.num_runs} "
-                "runs that are not in the file: their spread is not known, and it counts as one"
+                f"{item.where} ({item.arm.label}, {item.cell.key}) is the mean of "
+                f"{item.num_runs:g} runs that are not in the file: their spread is not known, and "
+                "it counts as one"
             )
 
 

@@ -232,6 +232,27 @@ def test_invalid_rows_do_not_count_and_are_named() -> None:
     assert "rows.csv line 2 does not count: step_time" in found.doubts[0]
 
 
+def test_reference_alone_is_no_comparison() -> None:
+    answer = ask([plain_row(boot=name, seconds=246.0 + n) for n, name in enumerate("abc")])
+
+    assert (answer.outcome, answer.winner) == ("cannot_tell", None)
+    assert answer.sentences == ("no-speculation is the only arm in these cells.",)
+
+
+def test_mean_of_more_runs_than_there_are_is_named() -> None:
+    rows = speeds([30.0, 31.0])
+    rows[1]["runs"] = 1e30
+    assert "is the mean of 1e+30 runs that are not in the file" in sifted(rows).doubts[0]
+
+
+def test_outlier_among_many_runs_names_a_few_of_them() -> None:
+    rng = np.random.default_rng(1)
+    found = sifted(speeds([*(30 * rng.lognormal(0, 0.01, 1000)), 40.0]))
+
+    assert "40 stands out against" in found.doubts[0]
+    assert "and 992 more" in found.doubts[0]
+
+
 def test_mean_beside_its_runs_does_not_count_twice() -> None:
     rows = [*speeds([39.7, 33.1, 31.5]), *speeds([34.8])]
     rows[-1]["runs"] = 3
