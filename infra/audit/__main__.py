@@ -14,6 +14,7 @@ and both builds without speculation must not. Verification by blocks is reported
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,6 +44,8 @@ MAX_COST = 0.25
 def main(arguments: Sequence[str] | None = None) -> int:
     """Audit every arm asked for; return the exit status."""
     options = _parser().parse_args(arguments)
+    # Else an engine outlives whoever is ended; it has a process group of its own.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     budget = Budget(
         num_tokens=options.tokens,
         seconds=options.seconds,
