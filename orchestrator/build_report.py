@@ -69,7 +69,7 @@ def build_sentences(found: StudyVerdict) -> tuple[str, ...]:
 def change_sentence(change: BuildChange) -> str:
     """Return whether another build's choice may take production's place."""
     arm, reference = change.arm, change.reference
-    head = f"{arm.key} is {change.contrast.in_words} as {reference.key}"
+    head = f"Against {reference.key}, {arm.key} is {change.contrast.in_words}"
     if change.passes:
         return (
             f"{head}, and no gate keeps it out. A study makes no change of build: it is registered "
