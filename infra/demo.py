@@ -17,6 +17,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from ray.job_submission import JobSubmissionClient
@@ -223,12 +224,26 @@ def local_settings(cluster: LocalCluster, config: StudyConfig) -> list[str]:
     """Return the overrides that this machine needs, beside the user's own.
 
     Production outlives the job, and with it the job's copy of the working directory, so model
-    folders are named by absolute paths.
+    folders and interpreters are named by absolute paths.
     """
     settings = [f"target.path={(PROJECT / config.target.path).resolve()}"]
     if config.draft is not None:
         settings.append(f"draft.path={(PROJECT / config.draft.path).resolve()}")
+    engine = config.engine
+    if engine.python is not None:
+        settings.append(f"engine.python={absolute(engine.python)}")
+    if engine.builds:
+        builds = [
+            {**asdict(build), "python": absolute(build.python) if build.python else None}
+            for build in engine.builds
+        ]
+        settings.append(f"engine.builds={json.dumps(builds)}")
     return [*settings, f"production.http_port={cluster.ports.http}"]
+
+
+def absolute(path: str) -> str:
+    """Return a path below the project in full; a link, such as a venv's Python, stays one."""
+    return str(PROJECT / Path(path).expanduser())
 
 
 def curl_line(cluster: LocalCluster, served: str) -> str:

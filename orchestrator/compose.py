@@ -56,26 +56,27 @@ def tracking_uri(config: StudyConfig) -> str:
 
 
 def engine_spec(config: StudyConfig, arm: Arm, log_name: str) -> EngineSpec:
-    """Return what the supervisor needs to boot an arm.
+    """Return what the supervisor needs to boot an arm on its own engine build.
 
     Args:
         config: The study.
         arm: What to boot.
         log_name: First part of the log's file name.
     """
+    engine = config.engine.of(arm.engine_build)
     draft_path = "" if config.draft is None else str(resolve(config.draft.path))
-    interpreted = config.engine.platform == "cpu" and config.engine.model_runner == "v2"
+    interpreted = engine.platform == "cpu" and engine.model_runner == "v2"
     return EngineSpec(
         model=str(resolve(config.target.path)),
-        served_model_name=config.engine.served_model_name,
+        served_model_name=engine.served_model_name,
         log_path=str(state_dir() / "logs" / f"{log_name}-{{boot_id}}.log"),
-        python=config.engine.python,
-        launcher=config.engine.launcher,
+        python=None if engine.python is None else str(resolve(engine.python)),
+        launcher=engine.launcher,
         speculative_config=speculative_config(arm, draft_path),
-        args=dict(config.engine.args),
-        env={**(cpu_environment() if interpreted else {}), **config.engine.env},
-        boot_timeout_s=config.engine.boot_timeout_s,
-        stop_timeout_s=config.engine.stop_timeout_s,
+        args=dict(engine.args),
+        env={**(cpu_environment() if interpreted else {}), **engine.env},
+        boot_timeout_s=engine.boot_timeout_s,
+        stop_timeout_s=engine.stop_timeout_s,
         cache_dir=str(state_dir() / "cache"),
     )
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from orchestrator import compose
 from orchestrator.adapters.state import state_dir
+from orchestrator.build_report import (
+    change_sentence,
+    findings_markdown,
+    format_study_verdict,
+    study_markdown,
+)
 from orchestrator.cluster import Cluster, job_tags
 from orchestrator.config import StudyConfig, config_to_dict
+from orchestrator.core.build_findings import find_builds, summarise_builds
+from orchestrator.core.build_race import build_races, expected_boots_of
+from orchestrator.core.build_verdict import StudyVerdict, VerdictSettings, decide_builds
+from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.findings import find
-from orchestrator.core.findings_text import findings_lines
 from orchestrator.core.premises import Premises, differences
-from orchestrator.core.race import expected_boots
 from orchestrator.core.race_state import RaceQuestion
-from orchestrator.core.summary import ArmSummary, summarise
 from orchestrator.core.types import Arm, Boot
-from orchestrator.core.verdict import Verdict, decide, promotable
+from orchestrator.core.verdict import Verdict, promotable
 from orchestrator.delivery import Delivery
 from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.events import Pace, Printer
@@ -31,8 +37,6 @@ from orchestrator.report import (
     format_live_table,
     format_plan,
     format_results_table,
-    format_verdict,
-    verdict_markdown,
 )
 from orchestrator.study import RaceResult, StudyPlan, run_race, with_incumbent
 
@@ -51,7 +55,8 @@ class Conduct:
     cluster: Cluster
     study_id: str
     run_id: str
-    premises: Premises
+    premises: Mapping[str, Premises]
+    """By engine build."""
     champion: Version | None
     tracker: Tracker
     registry: Registry
@@ -73,18 +78,24 @@ class Conduct:
         """The space, the incumbent included."""
         return with_incumbent(self.prepared.arms, self.incumbent)
 
+    @property
+    def question(self) -> RaceQuestion:
+        """What the study asks."""
+        config = self.config
+        return RaceQuestion(
+            arms=self.arms,
+            incumbent=self.incumbent,
+            weights=config.weights(),
+            board=config.board(),
+        )
+
     def race(self) -> RaceResult:
         """Run all boots of the race."""
         config, race = self.config, compose.race_settings(self.config)
         num_nodes = self.cluster.num_trial_nodes
         plan = StudyPlan(
             study_id=self.study_id,
-            question=RaceQuestion(
-                arms=self.arms,
-                incumbent=self.incumbent,
-                weights=config.weights(),
-                board=config.board(),
-            ),
+            question=self.question,
             race=race,
             expected_boot_s=seconds_per_boot(config),
             slot_token=config.node.slot_token,
@@ -92,7 +103,7 @@ class Conduct:
             storage_path=state_dir() / "tune",
         )
         pace = Pace(
-            num_expected=expected_boots(len(self.arms), race),
+            num_expected=expected_boots_of(build_races(self.question, race)),
             num_parallel=num_nodes,
             guess_boot_s=seconds_per_boot(config),
             fixed_s=PROMOTION_S + config.engine.expected_boot_s,
@@ -108,23 +119,27 @@ class Conduct:
 
     def conclude(self, raced: RaceResult) -> bool:
         """Decide, store the verdict, and promote if it allows; return whether it was promoted."""
-        boots, verdict = raced.boots, self._decide(raced)
-        config = self.config
-        table = format_results_table(_summaries(self, boots), board=config.board())
-        self.printer.lines([*table, *format_verdict(verdict)])
+        boots, found = raced.boots, self._decide(raced)
+        config, verdict = self.config, found.production
+        table = format_results_table(summarise_builds(self.question, boots), board=config.board())
+        self.printer.lines([*table, *format_study_verdict(found)])
         version = self._register(boots, verdict) if promotable(verdict) else None
+        if version is not None:
+            self.registry.set_alias(version.model_name, CHALLENGER, version.version)
+        self._register_changes(boots, found)
+        name = arm_names(self.arms)
         self.tracker.close_study(
             self.run_id,
             succeeded=True,
             tags={
                 "verdict": verdict.kind,
-                "winner": "none" if verdict.winner is None else verdict.winner.label,
+                "winner": "none" if verdict.winner is None else name(verdict.winner),
                 "step_time": config.objective.step_time,
             },
-            metrics=_study_metrics(verdict),
+            metrics=_study_metrics(found),
             artifacts={
-                "verdict.md": verdict_markdown(verdict),
-                "verdict.json": json.dumps(verdict.to_dict(), indent=1),
+                "verdict.md": study_markdown(found),
+                "verdict.json": json.dumps(found.to_dict(), indent=1),
                 "results.txt": "\n".join(table),
                 **self._findings(boots),
             },
@@ -133,37 +148,41 @@ class Conduct:
 
     def _findings(self, boots: Sequence[Boot]) -> dict[str, str]:
         """Return what the study found besides a winner, to read and to compute with."""
-        config = self.config
-        found = find(
-            self.arms,
-            boots=boots,
-            weights=config.weights(),
-            board=config.board(),
-            incumbent=self.incumbent,
-            confidence=config.objective.confidence,
-        )
+        confidence = self.config.objective.confidence
+        found = find_builds(self.question, boots, confidence=confidence)
+        plain = {build: item.to_dict() for build, item in found.items()}
+        record: object = plain if len(plain) > 1 else next(iter(plain.values()))
         return {
-            "findings.md": "\n".join(findings_lines(found)),
-            "findings.json": json.dumps(found.to_dict(), indent=1),
+            "findings.md": findings_markdown(found),
+            "findings.json": json.dumps(record, indent=1),
         }
 
-    def _decide(self, raced: RaceResult) -> Verdict:
-        config = self.config
-        return decide(
-            self.arms,
-            boots=raced.boots,
-            weights=config.weights(),
-            board=config.board(),
-            incumbent=self.incumbent,
-            settings=compose.gate_settings(config),
-            confidence=config.objective.confidence,
-            premises=self.premises,
-            chosen=None if raced.choice is None else raced.choice.arm,
-            chosen_by=None if raced.choice is None else raced.choice.chosen_by,
+    def _decide(self, raced: RaceResult) -> StudyVerdict:
+        return decide_builds(
+            self.question,
+            raced.boots,
+            settings=VerdictSettings(
+                gates=compose.gate_settings(self.config),
+                confidence=self.config.objective.confidence,
+                premises=self.premises,
+            ),
+            choices=raced.choices,
         )
 
-    def _register(self, boots: Sequence[Boot], verdict: Verdict) -> Version:
-        """Register the winner with its evidence and make it the challenger."""
+    def _register_changes(self, boots: Sequence[Boot], found: StudyVerdict) -> None:
+        """Register the choices of other builds that may serve; a person promotes them."""
+        for change in found.changes:
+            if change.passes:
+                version = self._register(boots, change.verdict, claim=change_sentence(change))
+                self.printer.say(
+                    f"{change.arm.key} is version {version.version}: a change of build is a "
+                    f"person's to make, `promote --registered-version {version.version}`"
+                )
+
+    def _register(
+        self, boots: Sequence[Boot], verdict: Verdict, claim: str | None = None
+    ) -> Version:
+        """Register the winner with its evidence."""
         config, winner = self.config, verdict.winner
         assert winner is not None
         run_id = next((b.run_id for b in boots if b.arm == winner and b.run_id is not None), None)
@@ -177,14 +196,12 @@ class Conduct:
             STUDY_TAG: self.study_id,
             "specpilot.study_run": self.run_id,
             "specpilot.step_time": config.objective.step_time,
-            "specpilot.claim": verdict.sentences[0] if verdict.sentences else "",
-            PREMISES_TAG: json.dumps(self.premises.to_dict()),
+            "specpilot.claim": claim or "".join(verdict.sentences[:1]),
+            PREMISES_TAG: json.dumps(self.premises[winner.engine_build].to_dict()),
             **{f"specpilot.gate.{gate.name}": _gate_text(gate.passed) for gate in verdict.gates},
         }
         name = config.tracking.registered_model
-        version = self.registry.create_version(name, run_id, spec.to_dict(), tags)
-        self.registry.set_alias(name, CHALLENGER, version.version)
-        return version
+        return self.registry.create_version(name, run_id, spec.to_dict(), tags)
 
     def _deliver(self, version: Version | None) -> bool:
         """Promote the registered winner, or see to it that production still stands."""
@@ -230,22 +247,24 @@ def open_study(
         ConfigError: What serves in production cannot be compared with any arm of the study.
     """
     config, printer = prepared.config, delivery.printer
-    basis = premises(prepared)
-    champion = comparable_champion(registry, config, basis)
+    by_build = {build: premises(prepared, build) for build in config.engine.build_names}
+    champion = comparable_champion(registry, config, by_build)
     study_id = f"{prepared.study_id}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     params = {
         **config_to_dict(config),
         "study_id": study_id,
         "fingerprint": prepared.study_id,
-        "premises": basis.to_dict(),
+        "premises": by_build[config.engine.build].to_dict(),
         **job_tags(),
     }
+    for build in config.engine.build_names[1:]:
+        params[f"premises_{build}"] = by_build[build].to_dict()
     conduct = Conduct(
         prepared=prepared,
         cluster=cluster,
         study_id=study_id,
         run_id=tracker.open_study(study_id, study_id, params),
-        premises=basis,
+        premises=by_build,
         champion=champion,
         tracker=tracker,
         registry=registry,
@@ -265,8 +284,12 @@ def open_study(
     return conduct
 
 
-def comparable_champion(registry: Registry, config: StudyConfig, basis: Premises) -> Version | None:
+def comparable_champion(
+    registry: Registry, config: StudyConfig, premises_by_build: Mapping[str, Premises]
+) -> Version | None:
     """Return the champion that the study's arms are compared with; None where nothing serves.
+
+    It is compared with the arms of its own engine build, if the study has that one.
 
     Raises:
         ConfigError: The champion stands on other premises, so that no arm can be compared with
@@ -274,9 +297,11 @@ def comparable_champion(registry: Registry, config: StudyConfig, basis: Premises
     """
     name = config.tracking.registered_model
     champion = registry.by_alias(name, CHAMPION)
-    if champion is None or config.policy.replace_incomparable_champion:
-        return None if champion is None or _incomparable(champion, basis) else champion
-    reasons = _incomparable(champion, basis)
+    if champion is None:
+        return None
+    reasons = _incomparable(champion, config, premises_by_build)
+    if config.policy.replace_incomparable_champion:
+        return None if reasons else champion
     if reasons:
         raise ConfigError(
             "tracking.registered_model",
@@ -287,11 +312,14 @@ def comparable_champion(registry: Registry, config: StudyConfig, basis: Premises
     return champion
 
 
-def _incomparable(champion: Version, basis: Premises) -> tuple[str, ...]:
+def _incomparable(
+    champion: Version, config: StudyConfig, premises_by_build: Mapping[str, Premises]
+) -> tuple[str, ...]:
     """Return why a champion is no arm of a study with these premises; empty when it is one."""
     if ARM_TAG not in champion.tags or PREMISES_TAG not in champion.tags:
         return ("it was not registered by a study",)
     held = Premises.from_dict(json.loads(champion.tags[PREMISES_TAG]))
+    basis = premises_by_build.get(held.engine_build, premises_by_build[config.engine.build])
     # The champion is measured again beside the others, so only what it is counts, not how it was
     # measured then.
     same_measure = replace(
@@ -318,20 +346,19 @@ def seconds_per_boot(config: StudyConfig) -> float:
 
 
 def _live_table(conduct: Conduct, boots: Sequence[Boot]) -> list[str]:
-    return format_live_table(_summaries(conduct, boots), board=conduct.config.board())
+    return format_live_table(
+        summarise_builds(conduct.question, boots), board=conduct.config.board()
+    )
 
 
-def _summaries(conduct: Conduct, boots: Sequence[Boot]) -> tuple[ArmSummary, ...]:
-    config = conduct.config
-    return summarise(conduct.arms, boots=boots, weights=config.weights(), board=config.board())
-
-
-def _study_metrics(verdict: Verdict) -> dict[str, float]:
+def _study_metrics(found: StudyVerdict) -> dict[str, float]:
     """Return the objective by arm, for the tracking UI."""
+    ranked = [item.summary for verdict in found.verdicts.values() for item in verdict.ranking]
+    name = arm_names(item.arm for item in ranked)
     return {
-        f"objective_s/{item.summary.arm.label}": item.summary.objective_s
-        for item in verdict.ranking
-        if item.summary.objective_s is not None
+        f"objective_s/{name(item.arm)}": item.objective_s
+        for item in ranked
+        if item.objective_s is not None
     }
 
 

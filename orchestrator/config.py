@@ -14,12 +14,12 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from orchestrator.config_engine import BuildConfig, EngineConfig
 from orchestrator.config_faults import find_fault
 from orchestrator.config_load import CellWeight, LoadConfig
 from orchestrator.config_places import NodeConfig, PolicyConfig, ProductionConfig, TrackingConfig
 from orchestrator.config_types import (
     DraftConfig,
-    EngineConfig,
     ModelConfig,
     ObjectiveConfig,
     SearchConfig,
@@ -29,6 +29,7 @@ from orchestrator.errors import ConfigError
 
 __all__ = [
     "CONF_DIR",
+    "BuildConfig",
     "CellWeight",
     "DraftConfig",
     "EngineConfig",

@@ -57,9 +57,10 @@ def _fault(hint: Any, value: object, key: str) -> ConfigError | None:
     if origin in (list, tuple):
         return _list_fault(hint, value, key)
     if origin is dict:
-        if isinstance(value, Mapping):
-            return None
-        return _wrong(key, value, "a section of keys and values")
+        if not isinstance(value, Mapping):
+            return _wrong(key, value, "a section of keys and values")
+        faults = (_fault(args[1], item, _below(key, name)) for name, item in value.items())
+        return next((fault for fault in faults if fault is not None), None)
     return None if _fits(hint, value) else _wrong(key, value, _words(hint))
 
 

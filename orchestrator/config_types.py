@@ -6,11 +6,11 @@ Every check names the dotted key, the value and what to change.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from orchestrator.config_engine import EngineConfig
 from orchestrator.config_load import CellWeight, LoadConfig
 from orchestrator.config_places import (
     NodeConfig,
@@ -19,7 +19,6 @@ from orchestrator.config_places import (
     TrackingConfig,
     require,
 )
-from orchestrator.core.secrecy import require_no_secret
 from orchestrator.core.types import BoardModel, Cell
 
 
@@ -40,57 +39,6 @@ class DraftConfig:
     """Trained block, one anchor included; read from the folder where it can be read."""
     architecture: str | None = None
     """Name in the draft's ``architectures``; read from the folder where it can be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """The engine build and the arguments that all arms have in common."""
-
-    build: str
-    """Name and version of the engine build, for example ``0.32.0``."""
-    platform: Literal["cuda", "cpu"]
-    model_runner: Literal["v2", "v1"] = "v2"
-    """Runner that the build uses on this platform; V1 has neither DFlash2 nor ``block``."""
-    python: str | None = None
-    """Interpreter of the build's environment; None is the one that runs specpilot."""
-    launcher: str = "vllm.entrypoints.cli.main"
-    """Module that behaves like the ``vllm`` command."""
-    served_model_name: str = "specpilot"
-    """Name under which clients know the model; production never changes it."""
-    args: dict[str, Any] = field(default_factory=dict)
-    """Engine arguments by vLLM's names with underscores, for example ``max_model_len``."""
-    env: dict[str, str] = field(default_factory=dict)
-    boot_timeout_s: float = 1200.0
-    stop_timeout_s: float = 30.0
-    expected_boot_s: float = 420.0
-    """What a boot is known to take, for plans and for the first estimate of the time left."""
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: A value is out of range or a key is specpilot's own.
-        """
-        require(
-            0 < self.boot_timeout_s < math.inf,
-            "engine.boot_timeout_s",
-            f"{self.boot_timeout_s} is not above 0",
-            "give the seconds that a boot may take",
-        )
-        require(
-            bool(re.fullmatch(r"\d+\.\d+\.\d+", self.build)),
-            "engine.build",
-            f"'{self.build}' is not a version of vLLM",
-            "write it as in 0.32.0",
-        )
-        for key in ("speculative_config", "served_model_name", "port", "host", "model"):
-            where = f"engine.args.{key}"
-            require(key not in self.args, where, "is set by specpilot itself", "remove it")
-        for section in ("args", "env"):
-            require_no_secret(f"engine.{section}", getattr(self, section))
-        for key, value in self.env.items():
-            where = f"engine.env.{key}"
-            require(isinstance(value, str), where, f"{value!r} is not a text", "give a text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

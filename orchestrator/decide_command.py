@@ -84,8 +84,13 @@ def run(args: argparse.Namespace) -> int:
     )
     observations, notes = read_observations(args.files, _options(args))
     sifted = sift(observations)
-    found = answers(sifted.observations, question)
     doubts = (*notes, *sifted.doubts)
+    if not sifted.observations:
+        more = len(doubts) - MAX_FAULTS
+        said = "".join(f"\n  {text}" for text in doubts[:MAX_FAULTS])
+        said += f"\n  and {more} more" if more > 0 else ""
+        raise ConfigError("decide FILE", "no row counts", f"give rows that do:{said}")
+    found = answers(sifted.observations, question)
     if args.json:
         record = {
             "schema": SCHEMA,

@@ -9,11 +9,12 @@ from typing import Any
 from orchestrator.adapters import model_folder
 from orchestrator.adapters.generation_config import generation_defaults, needs_target
 from orchestrator.adapters.state import content_digests
-from orchestrator.config import CONF_DIR, LoadConfig, StudyConfig, config_to_dict
+from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
+from orchestrator.core.build_space import build_all_arms
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises
 from orchestrator.core.sampling import SamplingDefaults, require_speculative
-from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings, build_arms
+from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.load.random_text import random_reason
@@ -62,26 +63,19 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     if config.load.sampling == "client_default":
         config = _with_client_default(config, target, notes)
     draft = _draft_facts(config, models_must_exist=models_must_exist, notes=notes)
-    arms = build_arms(
+    arms, left_out = build_all_arms(
         SpaceSettings(
             baseline=config.search.baseline,
             draft_sample_method=config.search.draft_sample_method,
             rejection_sample_method=config.search.rejection_sample_method,
             num_speculative_tokens=config.search.num_speculative_tokens,
         ),
-        EngineTraits(
-            build=config.engine.build,
-            platform=config.engine.platform,
-            model_runner=config.engine.model_runner,
-        ),
+        [_traits(config.engine.of(build)) for build in config.engine.build_names],
         draft,
         promotable=config.policy.promote != "never",
     )
-    if config.engine.python is not None and not Path(config.engine.python).is_file():
-        problem = f"'{config.engine.python}' is no interpreter here"
-        if models_must_exist:
-            raise ConfigError("engine.python", problem, "build the engine or correct the path")
-        notes.append(f"engine.python: {problem}; not checked")
+    notes += left_out
+    notes += _interpreters(config, must_exist=models_must_exist)
     return Prepared(
         config=config,
         arms=arms,
@@ -89,6 +83,32 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
         study_id=study_id(config.name, identity(config)),
         notes=tuple(notes),
     )
+
+
+def _traits(engine: EngineConfig) -> EngineTraits:
+    return EngineTraits(
+        build=engine.build, platform=engine.platform, model_runner=engine.model_runner
+    )
+
+
+def _interpreters(config: StudyConfig, *, must_exist: bool) -> list[str]:
+    """Return a note for each build whose interpreter is not here.
+
+    Raises:
+        ConfigError: One is not here and has to be.
+    """
+    engine = config.engine
+    named = {"engine.python": engine.python}
+    named |= {f"engine.builds[{n}].python": item.python for n, item in enumerate(engine.builds)}
+    notes: list[str] = []
+    for where, python in named.items():
+        if python is None or resolve(python).is_file():
+            continue
+        problem = f"'{python}' is no interpreter here"
+        if must_exist:
+            raise ConfigError(where, problem, "build the engine or correct the path")
+        notes.append(f"{where}: {problem}; not checked")
+    return notes
 
 
 def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) -> StudyConfig:
@@ -101,7 +121,7 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
         )  # fmt: skip
     if not target.is_dir() and needs_target(config.engine.args):
         return _unresolved(config, notes)
-    found = generation_defaults(target, config.engine.args, engine_build=config.engine.build)
+    found = _client_default(config, target)
     if config.search.num_speculative_tokens:
         require_speculative(found)
     if found.min_p > 0:
@@ -122,6 +142,24 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
             source, f"{name} {error.problem}, and load.sampling is client_default",
             "correct it there, or set load.sampling=explicit",
         ) from error  # fmt: skip
+
+
+def _client_default(config: StudyConfig, target: Path) -> SamplingDefaults:
+    """Return what every build samples with for a client that states nothing.
+
+    Raises:
+        ConfigError: Builds differ in it: then no request is such a client's to all of them.
+    """
+    args, builds = config.engine.args, config.engine.build_names
+    found = [generation_defaults(target, args, engine_build=build) for build in builds]
+    for build, other in zip(builds[1:], found[1:], strict=True):
+        if other.values() != found[0].values():
+            raise ConfigError(
+                "load.sampling", "a client that states nothing does not get the same from vLLM "
+                f"{build} as from {builds[0]}: {other.values()} and {found[0].values()}",
+                "set load.sampling=explicit and state them",
+            )  # fmt: skip
+    return found[0]
 
 
 def _told(found: SamplingDefaults) -> str:
@@ -212,18 +250,27 @@ def identity(config: StudyConfig) -> dict[str, Any]:
         plain.pop(section)
     plain["target"] = plain["draft"] = None
     plain["engine"].pop("python")
+    others = [{**build, "python": None} for build in plain["engine"].pop("builds")]
+    if others:
+        plain["engine"]["builds"] = others
     plain["load"]["workload"] = Path(config.load.workload).name
     return plain
 
 
-def premises(prepared: Prepared) -> Premises:
-    """Return the conditions that the study's numbers will depend on."""
+def premises(prepared: Prepared, build: str | None = None) -> Premises:
+    """Return the conditions that the study's numbers of one build will depend on.
+
+    Args:
+        prepared: The study.
+        build: One of its engine builds; None is ``engine.build``.
+    """
     config = prepared.config
+    own = config.engine.of(build or config.engine.build)
     board = config.board()
     known = content_digests()
-    engine: dict[str, object] = {"args": config.engine.args, "env": config.engine.env}
+    engine: dict[str, object] = {"args": own.args, "env": own.env}
     return Premises(
-        engine_build=config.engine.build,
+        engine_build=own.build,
         engine_args_digest=digest(engine),
         target_digest=model_folder.folder_digest(resolve(config.target.path), known),
         draft_digest=(

@@ -6,11 +6,13 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator.core.build_race import build_races, expected_boots_of
+from orchestrator.core.builds import arm_names, by_build
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.forecast import Forecast
 from orchestrator.core.promotion import Gate
-from orchestrator.core.race import GIVEN_UP, MAX_FRESH, expected_boots
-from orchestrator.core.race_state import RaceSettings
+from orchestrator.core.race import GIVEN_UP, MAX_FRESH
+from orchestrator.core.race_state import RaceQuestion, RaceSettings
 from orchestrator.core.space import reference_arm
 from orchestrator.core.summary import ArmSummary
 from orchestrator.core.types import Arm, BoardModel, Cell
@@ -45,9 +47,10 @@ def format_live_table(summaries: Sequence[ArmSummary], *, board: BoardModel | No
     header = ["arm", "status", "boots", f"{source} ms/token"]
     header += [f"accepted T{temperature:g}" for temperature in temperatures]
     header += ["KV tokens", "boot s"]
+    name = arm_names(item.arm for item in summaries)
     rows = [
         [
-            item.arm.label,
+            name(item.arm),
             item.status,
             _boots(item),
             _number(item.objective_s, "{:.1f}", scale=1000),
@@ -57,7 +60,7 @@ def format_live_table(summaries: Sequence[ArmSummary], *, board: BoardModel | No
         ]
         for item in summaries
     ]
-    lines = _table(header, rows)
+    lines = table(header, rows)
     lines.append("accepted: tokens a step, the bonus token counted; boots: scored/ended")
     if board is not None:
         lines.append(f"ms/token: acceptance measured here, step time MODELLED by {board.name}")
@@ -85,16 +88,19 @@ def format_plan(
         seconds_per_boot: Boot and blocks of one trial; None when unknown.
         num_nodes: Boots that run at the same time.
     """
-    builds = ", ".join(sorted({arm.engine_build for arm in arms}))
     reference = reference_arm(arms, incumbent)
     what = "the incumbent" if incumbent is not None else "the reference"
     against = "" if reference is None else f", which is compared with {what} {reference.label}"
+    if len(by_build(arms)) > 1:
+        against = (
+            "; builds are raced apart, each by its share of the boots, and compared at the end"
+        )
     cells = ", ".join(f"{cell.key} {share:.0%}" for cell, share in weights.items())
     source = "measured" if board is None else f"MODELLED by {board.name}"
     limit = GIVEN_UP * settings.tolerance
     hours = "" if settings.max_hours is None else f" and {settings.max_hours:g} h"
     paragraphs = [
-        f"{len(arms)} arms on vLLM {builds}: {', '.join(arm.label for arm in arms)}",
+        *_arms_by_build(arms),
         f"{len(weights)} cells with their share of the traffic: {cells}",
         f"step times: {source}",
         f"at most {settings.max_boots} boots{hours}: every arm once, then the leader and its "
@@ -102,14 +108,25 @@ def format_plan(
         f"then {settings.fresh_boots} to {MAX_FRESH} fresh boots of the winner{against}",
     ]
     if seconds_per_boot is not None:
-        num_boots = expected_boots(len(arms), settings)
+        question = RaceQuestion(arms=tuple(arms), incumbent=incumbent, weights=weights, board=board)
+        num_boots = expected_boots_of(build_races(question, settings))
         nodes = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
         time = _duration(math.ceil(num_boots / num_nodes) * seconds_per_boot)
         paragraphs.append(
             f"usually about {num_boots} boots, {time} on {nodes} "
             f"({_duration(seconds_per_boot)} a boot with its blocks)"
         )
-    return [line for paragraph in paragraphs for line in _wrapped(paragraph)]
+    return [line for paragraph in paragraphs for line in wrapped(paragraph)]
+
+
+def _arms_by_build(arms: Sequence[Arm]) -> list[str]:
+    first = [arm.label for arm in arms if arm.engine_build == arms[0].engine_build]
+    lines: list[str] = []
+    for build, own in by_build(arms).items():
+        labels = [arm.label for arm in own]
+        shown = "the same" if lines and labels == first else ", ".join(labels)
+        lines.append(f"{len(own)} arms on vLLM {build}: {shown}")
+    return lines
 
 
 def format_forecast(expected: Forecast) -> list[str]:
@@ -130,9 +147,9 @@ def format_forecast(expected: Forecast) -> list[str]:
     if expected.loss is not None:
         text += f"; what they choose is {expected.loss:.1%} slower than the best on average"
     return [
-        *_table(["boards", "boots", "time", "9 of 10 within"], rows),
-        *_wrapped(text),
-        *_wrapped(f"ASSUMED: {expected.assumption}"),
+        *table(["boards", "boots", "time", "9 of 10 within"], rows),
+        *wrapped(text),
+        *wrapped(f"ASSUMED: {expected.assumption}"),
     ]
 
 
@@ -140,8 +157,8 @@ def format_verdict(verdict: Verdict) -> list[str]:
     """Return the verdict: kind, sentences, ranking, gates."""
     lines = [f"verdict: {_headline(verdict)}"]
     for sentence in verdict.sentences:
-        lines += _wrapped(sentence)
-    lines += ["", *_table(_RANKING_HEADER, [_place(item) for item in verdict.ranking])]
+        lines += wrapped(sentence)
+    lines += ["", *table(_RANKING_HEADER, [_place(item) for item in verdict.ranking])]
     lines.append(_ranking_note(verdict))
     if verdict.gates:
         lines.append("")
@@ -152,11 +169,11 @@ def format_verdict(verdict: Verdict) -> list[str]:
 def verdict_markdown(verdict: Verdict) -> str:
     """Return the verdict as a Markdown document, for tracking."""
     parts = [f"# Verdict: {_headline(verdict)}", *verdict.sentences]
-    parts.append(_markdown_table(_RANKING_HEADER, [_place(item) for item in verdict.ranking]))
+    parts.append(markdown_table(_RANKING_HEADER, [_place(item) for item in verdict.ranking]))
     parts.append(_ranking_note(verdict))
     if verdict.gates:
         rows = [[gate.name, _answer(gate), gate.reason] for gate in verdict.gates]
-        parts += ["## Gates", _markdown_table(["gate", "answer", "reason"], rows)]
+        parts += ["## Gates", markdown_table(["gate", "answer", "reason"], rows)]
     if verdict.premises is not None:
         items = [f"- {key}: {value}" for key, value in verdict.premises.to_dict().items()]
         parts += ["## Premises", "\n".join(items)]
@@ -186,14 +203,15 @@ def _place(item: Ranked) -> list[str]:
         summary.arm.label + (" *" if item.finalist else ""),
         _number(summary.objective_s, "{:.1f}", scale=1000),
         _number(None if contrast is None else contrast.speedup, "{:.2f}"),
-        _interval(contrast),
+        interval_words(contrast),
         _boots(summary),
         str(summary.num_blocks),
         _number(summary.kv_cache_tokens, "{:,}"),
     ]
 
 
-def _interval(contrast: Contrast | None) -> str:
+def interval_words(contrast: Contrast | None) -> str:
+    """Return the interval of a speedup for a table."""
     bounds = None if contrast is None else contrast.speedup_bounds
     return NONE if bounds is None else f"{bounds[0]:.2f} to {bounds[1]:.2f}"
 
@@ -225,13 +243,14 @@ def _throughput_tables(summaries: Sequence[ArmSummary], board: BoardModel | None
         return []
     note = "" if board is None else "; of this machine, not of the modelled board"
     lines = ["", f"output tokens/s measured here by cell, c<streams>_t<temperature>{note}"]
+    name = arm_names(item.arm for item in summaries)
     for start in range(0, len(cells), _CELLS_PER_TABLE):
         shown = cells[start : start + _CELLS_PER_TABLE]
         rows = []
         for item in summaries:
             speeds = {estimate.cell: estimate.output_throughput for estimate in item.cells}
-            rows.append([item.arm.label, *(_number(speeds.get(c), "{:.1f}") for c in shown)])
-        lines += _table(["arm", *(cell.key for cell in shown)], rows)
+            rows.append([name(item.arm), *(_number(speeds.get(c), "{:.1f}") for c in shown)])
+        lines += table(["arm", *(cell.key for cell in shown)], rows)
     return lines
 
 
@@ -245,11 +264,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _wrapped(text: str) -> list[str]:
+def wrapped(text: str) -> list[str]:
+    """Return a paragraph as lines of the report's width."""
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False, subsequent_indent="  ")
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Align columns by width, the first to the left; a rule below the header."""
     columns = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     align: list[Callable[[str, int], str]] = [str.ljust, *[str.rjust] * (len(columns) - 1)]
@@ -261,7 +281,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [line(header), line(["-" * width for width in columns]), *map(line, rows)]
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [header, ["---"] * len(header), *escaped]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

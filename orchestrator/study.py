@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
+from orchestrator.core.build_race import BuildRace, build_races, next_turn
+from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.race import next_boot
 from orchestrator.core.race_state import (
     Choice,
     Elapsed,
@@ -31,12 +32,11 @@ from orchestrator.core.types import Arm, Boot
 from orchestrator.errors import StudyStopped
 from orchestrator.events import Pace, Printer
 from orchestrator.proof_boots import ProofBoots
-from orchestrator.trial import Trial, describe_end
+from orchestrator.study_progress import Progress, read_boot
+from orchestrator.trial import Trial
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_S = 20.0
-"""A boot can be silent for minutes; the progress display speaks at least this often."""
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -79,10 +79,11 @@ class RaceResult:
 
     boots: tuple[Boot, ...]
     """All boots that came back, in the order of their end."""
-    choice: Choice | None
-    """Which arm was chosen, and which boots chose it; None when no arm could be."""
+    choices: Mapping[str, Choice]
+    """By engine build: which arm was chosen, and which boots chose it. A build
+    of which no arm could be is absent."""
     proofs: tuple[Boot, ...] = ()
-    """Proof boots that came back, in the order of their end."""
+    """Proof boots that came back, by build and in the order of their end."""
 
 
 class SpecTrial(tune.Trainable):
@@ -146,8 +147,10 @@ class RaceSearcher(Searcher):
         self._spent_s: list[float] = []
         self._running: dict[str, tuple[Arm, int, float]] = {}
         self._lost: list[Arm] = []
-        self._proofs = ProofBoots(plan.question)
-        self.choice: Choice | None = None
+        self._races = build_races(plan.question, plan.race)
+        self._proofs = {race.build: ProofBoots(race.question) for race in self._races}
+        self._name = arm_names(plan.question.arms)
+        self.choices: dict[str, Choice] = {}
         self.stop_reason = ""
 
     @property
@@ -157,36 +160,43 @@ class RaceSearcher(Searcher):
 
     @property
     def proofs(self) -> tuple[Boot, ...]:
-        """Proof boots that came back, in order of their end."""
-        return self._proofs.ended
+        """Proof boots that came back, by build and in order of their end."""
+        return tuple(boot for proofs in self._proofs.values() for boot in proofs.ended)
+
+    @property
+    def choice(self) -> Choice | None:
+        """What the race of production's build has chosen."""
+        return self.choices.get(self._races[0].build)
 
     @property
     def running(self) -> int:
         """Boots under way."""
-        return len(self._running) + self._proofs.num_running
+        return len(self._running) + self._num_proofs_running
 
     def suggest(  # type: ignore[override]  # Tune's FINISHED is text, which its hint leaves out
         self, trial_id: str
     ) -> dict[str, Any] | str | None:
         """Return the next boot, None to wait, or FINISHED."""
-        decision = next_boot(self._state(), self._plan.race)
-        self.choice = decision.choice or self.choice
+        turn = next_turn(self._races, self._state)
+        self.choices |= turn.choices
+        decision = turn.decision
         if decision.kind == "finished":
             return self._suggest_proof(trial_id, decision.reason)
         if decision.kind == "wait" or decision.arm is None or decision.replicate is None:
             return None
         self._running[trial_id] = (decision.arm, decision.replicate, self._now_s())
-        self._on_issue(trial_id, f"{decision.arm.label} (boot {decision.replicate + 1})")
+        self._on_issue(trial_id, f"{self._name(decision.arm)} (boot {decision.replicate + 1})")
         return _order(decision.arm, decision.replicate, is_proof=False)
 
     def _suggest_proof(self, trial_id: str, stop_reason: str) -> dict[str, Any] | str | None:
         """Return the next proof boot of a race that is over, None to wait, or FINISHED."""
-        due = self._proofs.start(trial_id, self.choice) if self._plan.needs_proof else None
-        if due is not None:
-            arm, number = due
-            self._on_issue(trial_id, f"{arm.label} (proof)")
-            return _order(arm, number, is_proof=True)
-        if self._proofs.num_running:
+        for build, proofs in self._proofs.items() if self._plan.needs_proof else ():
+            due = proofs.start(trial_id, self.choices.get(build))
+            if due is not None:
+                arm, number = due
+                self._on_issue(trial_id, f"{self._name(arm)} (proof)")
+                return _order(arm, number, is_proof=True)
+        if self._num_proofs_running:
             return None
         self.stop_reason = stop_reason
         return str(Searcher.FINISHED)
@@ -195,8 +205,8 @@ class RaceSearcher(Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record the boot; a trial whose actor died counts as a lost boot."""
-        boot = None if error or not result or "boot" not in result else _read_boot(result)
-        if self._proofs.end(trial_id, boot):
+        boot = None if error or not result or "boot" not in result else read_boot(result)
+        if any(proofs.end(trial_id, boot) for proofs in self._proofs.values()):
             return
         issued = self._running.pop(trial_id, None)
         if issued is None:
@@ -215,23 +225,29 @@ class RaceSearcher(Searcher):
             "boots": [to_plain(boot) for boot in self.boots],
             "spent_s": self._spent_s,
             "lost": [to_plain(arm) for arm in [*self._lost, *running]],
-            "choice": None if self.choice is None else to_plain(self.choice),
+            "choices": [to_plain(choice) for choice in self.choices.values()],
             "passed_s": self._passed_s(),
-            "proofs": self._proofs.save(),
+            "proofs": {build: proofs.save() for build, proofs in self._proofs.items()},
         }
         Path(checkpoint_path).write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
         """Read the race's state."""
         state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        question, choice = self._plan.question, state["choice"]
+        question = self._plan.question
         self._outcomes = [outcome(from_plain(Boot, item), question) for item in state["boots"]]
         self._spent_s = [float(value) for value in state["spent_s"]]
         self._lost = [from_plain(Arm, item) for item in state["lost"]]
         self._running = {}
-        self.choice = None if choice is None else from_plain(Choice, choice)
+        choices = [from_plain(Choice, item) for item in state["choices"]]
+        self.choices = {choice.arm.engine_build: choice for choice in choices}
         self._begun_s = self._now_s() - float(state["passed_s"])
-        self._proofs.restore(state["proofs"])
+        for build, proofs in self._proofs.items():
+            proofs.restore(state["proofs"][build])
+
+    @property
+    def _num_proofs_running(self) -> int:
+        return sum(proofs.num_running for proofs in self._proofs.values())
 
     def _passed_s(self) -> float:
         """Return the time since the race was first asked, the driver's absence not counted."""
@@ -239,98 +255,28 @@ class RaceSearcher(Searcher):
             self._begun_s = self._now_s()
         return self._now_s() - self._begun_s
 
-    def _state(self) -> RaceState:
+    def _state(self, race: BuildRace) -> RaceState:
+        """Return what happened to the arms of one build."""
         spent_s = self._spent_s or [self._plan.expected_boot_s]
-        return race_state(
-            self._plan.question,
-            ended=self._outcomes,
-            missing=self._lost,
-            running=[arm for arm, _, _ in self._running.values()],
-            choice=self.choice,
-            elapsed=Elapsed(
-                hours=self._passed_s() / SECONDS_PER_HOUR,
-                boot_hours=sum(spent_s) / len(spent_s) / SECONDS_PER_HOUR,
-                num_nodes=self._plan.num_nodes,
-            ),
+        elapsed = Elapsed(
+            hours=self._passed_s() / SECONDS_PER_HOUR,
+            boot_hours=sum(spent_s) / len(spent_s) / SECONDS_PER_HOUR,
+            num_nodes=self._plan.num_nodes,
         )
-
-
-@dataclass(slots=True)
-class Progress(tune.Callback):
-    """Tells what the trials do, how long is left, and shows the table after each boot."""
-
-    printer: Printer
-    pace: Pace
-    table: Callable[[Sequence[Boot]], Sequence[str]]
-    boots: list[Boot] = field(default_factory=list)
-    started: dict[str, float] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    last_s: float = 0.0
-
-    def left_s(self) -> float:
-        """Return the expected time to the end of the study."""
-        now = time.monotonic()
-        running_s = sum(now - at for at in self.started.values())
-        return self.pace.left_s(now, len(self.started), running_s)
-
-    def on_issue(self, trial_id: str, name: str) -> None:
-        """Tell that a boot begins; Tune's own hook comes only when the engine is up."""
-        self.started[trial_id] = time.monotonic()
-        self.names[trial_id] = name
-        self._say(f"{name}: booting")
-
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tell that the engine is up."""
-        begun = self.started[trial.trial_id]
-        self._say(f"{self.names[trial.trial_id]}: up after {time.monotonic() - begun:.0f} s")
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        """Tell what a block measured, and how a trial ended."""
-        name = self.names.get(trial.trial_id, trial.trial_id)
-        if result.get("text"):
-            self._say(f"{name}: {result['text']}")
-        if "boot" in result:
-            boot = _read_boot(result)
-            if boot.proof is None:
-                self.boots.append(boot)
-            self._say(f"{name}: {describe_end(boot)}")
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Show the table after each boot."""
-        begun = self.started.pop(trial.trial_id, None)
-        if begun is not None:
-            self.pace.durations_s.append(time.monotonic() - begun)
-        self.printer.lines(self.table(self.boots))
-
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tell that a trial's actor died."""
-        self.started.pop(trial.trial_id, None)
-        self._say(f"{self.names.get(trial.trial_id, trial.trial_id)}: the trial's process died")
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Speak up when nothing has happened for a while."""
-        now = time.monotonic()
-        if self.started and now - self.last_s > HEARTBEAT_S:
-            since = ", ".join(
-                f"{self.names[trial_id]} for {now - at:.0f} s"
-                for trial_id, at in self.started.items()
-            )
-            self._say(f"under way: {since}")
-
-    def _say(self, text: str) -> None:
-        self.last_s = time.monotonic()
-        self.printer.say(text)
+        arms = race.question.arms
+        return race_state(
+            race.question,
+            ended=[item for item in self._outcomes if item.boot.arm in arms],
+            missing=[arm for arm in self._lost if arm in arms],
+            running=[arm for arm, _, _ in self._running.values() if arm in arms],
+            choice=self.choices.get(race.build),
+            elapsed=race.elapsed(elapsed),
+        )
 
 
 def _order(arm: Arm, replicate: int, *, is_proof: bool) -> dict[str, Any]:
     """Return what Tune hands to the trial."""
     return {"arm": to_plain(arm), "replicate": replicate, "is_proof": is_proof}
-
-
-def _read_boot(result: Mapping[str, Any]) -> Boot:
-    return from_plain(Boot, json.loads(result["boot"]))
 
 
 def run_race(
@@ -377,7 +323,7 @@ def run_race(
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
     pace.race_ended_s = time.monotonic()
     printer.say(f"race over: {searcher.stop_reason}")
-    return RaceResult(boots=searcher.boots, choice=searcher.choice, proofs=searcher.proofs)
+    return RaceResult(boots=searcher.boots, choices=searcher.choices, proofs=searcher.proofs)
 
 
 def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:

@@ -1,6 +1,6 @@
 """Audit real engines on a CPU and print what was found.
 
-    python -m infra.audit [--short] [--seeds 5] [--tokens 50000] [--only 0.28.0,probabilistic,block]
+    python -m infra.audit [--short] [--seeds 5] [--tokens 80000] [--only 0.28.0,probabilistic,block]
 
 Boots each build under each rule pair with every seed, loads it at temperature 1 with concurrent
 streams, and judges the records. An arm ends as soon as it is rejected or passed, or when its tokens
@@ -14,6 +14,7 @@ and both builds without speculation must not. Verification by blocks is reported
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,6 +44,8 @@ MAX_COST = 0.25
 def main(arguments: Sequence[str] | None = None) -> int:
     """Audit every arm asked for; return the exit status."""
     options = _parser().parse_args(arguments)
+    # Else an engine outlives whoever is ended; it has a process group of its own.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     budget = Budget(
         num_tokens=options.tokens,
         seconds=options.seconds,
@@ -141,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--only", help="VERSION or VERSION,DRAFT,REJECTION: this arm alone")
-    parser.add_argument("--tokens", type=int, default=50_000, help="of one arm at most")
+    parser.add_argument("--tokens", type=int, default=80_000, help="of one arm at most")
     parser.add_argument("--seconds", type=float, default=7200.0, help="of one arm's load at most")
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--depth", type=int, default=7, help="draft tokens a step")

@@ -19,6 +19,7 @@ from serve_apps.audit.records import (
     KINDS,
     RANK_BUCKETS,
     RECOVERED_RANK,
+    ROW,
     attachment,
     read_folder,
 )
@@ -127,7 +128,7 @@ def generated(engine: Engine) -> int:
 def all_rows(folder: Path) -> Rows:
     """Return the rows of a boot; on a CPU one process of it samples."""
     parts = [records.rows for records in read_folder(folder)]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=[("kind", "u1")])
+    return np.concatenate(parts) if parts else np.empty(0, ROW)
 
 
 def observations(rows: Rows) -> Mapping[str, Observations]:

@@ -184,7 +184,7 @@ def not_in_force(arm: Arm, facts: EngineFacts) -> str | None:
     version = facts.engine_version
     if version is None:
         return f"the engine does not say its version; {arm.engine_build} was asked for"
-    if version.partition("+")[0] != arm.engine_build:
+    if version.partition("+")[0] != arm.engine_build.partition("+")[0]:
         return f"engine.build: {arm.engine_build} was asked for and vLLM {version} answers"
     where = f"on model runner {facts.model_runner or '(not stated)'} of vLLM {version}"
     stated: dict[str, object] = {

@@ -39,10 +39,8 @@ def answers(observations: Sequence[Observation], question: Question) -> tuple[An
     """Return one answer for each engine build: two builds are never pooled or ranked together.
 
     Raises:
-        ConfigError: There is no row, or nothing to compare with.
+        ConfigError: Nothing to compare with.
     """
-    if not observations:
-        raise ConfigError("decide FILE", "no row counts", "see what is said of each")
     builds = sorted({item.arm.engine_build for item in observations})
     arms = sorted({item.arm for item in observations})
     if find_arm(arms, question.reference) is None:
@@ -85,7 +83,7 @@ def _answer(observations: Sequence[Observation], question: Question) -> Answer:
         limits=(*said, *_limits(observations, boots, question, by_counters)),
         lines=cell_lines(boots, reference, question.confidence),
     )
-    if by_counters and reference is not None:
+    if by_counters and reference is not None and any(boot.arm != reference for boot in boots):
         return _by_counters(case, reference)
     return _by_throughput(case)
 

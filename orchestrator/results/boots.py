@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,6 +14,7 @@ from orchestrator.results.observation import Observation
 RunsAre = Literal["blocks", "boots"]
 """What rows that name no boot are taken as: repeats in one boot, or a boot each."""
 UNKNOWN_NODE = "unknown"
+_MOST_DIGITS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,10 @@ class RowBoot:
 
 
 def row_boots(observations: Sequence[Observation], runs_are: RunsAre) -> tuple[RowBoot, ...]:
-    """Return the boots, by arm and then in the order of the rows.
+    """Return the boots, by arm and then by name, numbers in names as numbers.
+
+    Not in the order of the rows: which boot is the first, by which its arm was picked, and so the
+    verdict, would hang on how a file is sorted. Boots without a name are in the order of the rows.
 
     Rows that name no boot are one boot of their arm; with ``boots`` the k-th such row of each cell
     belongs to the arm's k-th boot.
@@ -66,8 +71,15 @@ def row_boots(observations: Sequence[Observation], runs_are: RunsAre) -> tuple[R
         groups.setdefault((item.arm, name, item.boot is not None), []).append(item)
     return tuple(
         RowBoot(arm=arm, name=name, is_stated=stated, rows=tuple(rows))
-        for (arm, name, stated), rows in sorted(groups.items(), key=lambda item: item[0][0])
+        for (arm, name, stated), rows in sorted(groups.items(), key=lambda item: _order(*item[0]))
     )
+
+
+def _order(arm: Arm, name: str, is_stated: bool) -> tuple[Arm, bool, list[tuple[str, int]], str]:
+    if not is_stated:
+        return arm, False, [], ""
+    parts = re.findall(r"([^0-9]*)([0-9]*)", name)
+    return arm, True, [(text, int(digits[:_MOST_DIGITS] or 0)) for text, digits in parts], name
 
 
 def core_boots(boots: Sequence[RowBoot]) -> tuple[Boot, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,14 +78,19 @@ _OFTEN = {
 """What others call the columns. Asked about and not assumed: a c may be anything."""
 
 ALIKE = 0.75
-"""Similarity (difflib's ratio) from which an unknown column is taken for a slip of a known one."""
+"""Similarity (difflib's ratio) from which an unknown name is taken for a slip of a known one."""
 
 
 def near_match(name: str) -> str | None:
     """Return the known column that an unknown name may be meant as; None without one."""
     if name.lower() in _OFTEN:
         return _OFTEN[name.lower()]
-    found = difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=ALIKE)
+    return similar(name, COLUMNS)
+
+
+def similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is alike enough for a slip of the pen; None without one."""
+    found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=ALIKE)
     return found[0] if found else None
 
 
@@ -107,21 +113,33 @@ def value_of(row: Mapping[str, object], name: str) -> tuple[object, str | None]:
         return None, None
     kind: Kind = "count" if name not in COLUMNS else COLUMNS[name].kind
     if kind == "text":
-        return (raw if isinstance(raw, list) else str(raw)), None
+        return _text(raw, name)
     return _number(raw, name, kind)
+
+
+def _text(raw: object, name: str) -> tuple[object, str | None]:
+    if isinstance(raw, list) and name == "accepted_per_pos":
+        return raw, None
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        return None, f"{name} {str(raw)!a:.60} is no text"
+    if not str(raw).isprintable():
+        return None, f"{name} {str(raw)!a:.60} has characters that cannot be printed"
+    return str(raw), None
 
 
 def _number(raw: object, name: str, kind: Kind) -> tuple[float | None, str | None]:
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
-        return None, f"{name} {raw!r} is no number"
+        return None, f"{name} {str(raw)!a:.60} is no number"
     try:
         value = float(raw)
+    except OverflowError:
+        return None, f"{name} has {len(str(raw))} digits"
     except ValueError:
         hint = ": is the point a comma?" if isinstance(raw, str) and "," in raw else ""
         hint = ": write it without the sign" if isinstance(raw, str) and "%" in raw else hint
-        return None, f"{name} '{raw}' is no number{hint}"
-    if value != value or value in (float("inf"), float("-inf")):
-        return None, f"{name} is {raw}: a value that is not known is left empty"
+        return None, f"{name} {str(raw)!a:.60} is no number{hint}"
+    if not math.isfinite(value):
+        return None, f"{name} is {raw!s:.20}: a value that is not known is left empty"
     if value < 0:
         return None, f"{name} {value:g} is negative"
     if kind == "count" and not value.is_integer():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,9 @@ import numpy as np
 from orchestrator.core.distributions import t_quantile
 from orchestrator.core.trend import rank_trend
 from orchestrator.core.types import Arm, Cell
-from orchestrator.errors import ConfigError
+from orchestrator.results.copies import repeats, shared_counters
 from orchestrator.results.observation import Observation
 
-FEWEST_DRAFTS = 100
-"""Drafts from which equal counters of two rows are no chance."""
 FEWEST_FOR_OUTLIER = 4
 """Runs of one arm in one cell from which one can stand out against the others."""
 OUTLIER_LEVEL = 0.4
@@ -24,6 +22,8 @@ OUTLIER_LEVEL = 0.4
 drops nothing, it asks for the run to be made again."""
 DRIFT_LEVEL = 0.05
 """Chance that any cell of a file is said to drift although none does."""
+ROUNDING = 1e-7
+"""Distance of two logs that are equal: cancellation leaves half of the digits."""
 _MOST_RUNS = 8
 _SAME = 2e-3
 """Relative distance of a mean to that of its runs; published means have three or four digits."""
@@ -44,80 +44,23 @@ def sift(observations: Sequence[Observation]) -> Sifted:
     Raises:
         ConfigError: Rows of two arms have the same counters, so at least one is another's.
     """
-    _refuse_shared_counters(observations)
-    doubts: list[str] = []
-    kept: list[Observation] = []
-    for item in observations:
-        reason = _invalid(item) or _twice(item, kept)
-        if reason is None:
-            kept.append(item)
-        else:
-            doubts.append(reason)
+    shared = list(shared_counters(observations))
+    doubts = [reason for item in observations if (reason := _invalid(item))]
+    kept = [item for item in observations if not _invalid(item)]
+    again = dict(repeats(kept))
+    doubts += again.values()
+    kept = [item for index, item in enumerate(kept) if index not in again]
     summaries = {id(item): text for item, text in _means_of_runs(kept)}
     doubts += summaries.values()
     kept = [item for item in kept if id(item) not in summaries]
     flagged = (*_outliers(kept), *_drifts(kept), *_means(kept))
-    return Sifted(observations=tuple(kept), doubts=(*doubts, *flagged))
+    return Sifted(observations=tuple(kept), doubts=(*doubts, *shared, *flagged))
 
 
 def _invalid(item: Observation) -> str | None:
     if item.block is None or item.block.is_valid:
         return None
     return f"{item.where} does not count: {item.block.invalid_reason}"
-
-
-def _twice(item: Observation, kept: Sequence[Observation]) -> str | None:
-    counters = _counters(item)
-    for other in kept:
-        if other.arm != item.arm or other.cell != item.cell:
-            continue
-        if _content(item) == _content(other):
-            return f"{item.where} repeats {other.where} and counts once"
-        if counters is not None and counters == _counters(other):
-            return (
-                f"{item.where} and {other.where} ({item.arm.label}, {item.cell.key}) have the same "
-                "counters to the token: one observation made twice, counted once"
-            )
-    return None
-
-
-def _content(item: Observation) -> Hashable:
-    """Return what a row says but for its place; speeds without a boot may be alike by chance."""
-    block = item.block
-    if block is None:
-        return (item.boot, item.tok_s, item.where if item.boot is None else "")
-    return (item.boot, item.node, block.duration_s, block.output_tokens, _counters(item))
-
-
-def _counters(item: Observation) -> Hashable | None:
-    if item.block is None:
-        return None
-    counters = item.block.counters
-    if not counters.num_drafts or counters.num_accepted_tokens is None:
-        return None
-    return (
-        counters.num_drafts,
-        counters.num_accepted_tokens,
-        counters.num_accepted_tokens_per_pos,
-    )
-
-
-def _refuse_shared_counters(observations: Sequence[Observation]) -> None:
-    seen: dict[Hashable, Observation] = {}
-    for item in observations:
-        counters = _counters(item)
-        if item.block is None or counters is None:
-            continue
-        other = seen.setdefault(counters, item)
-        drafts = item.block.counters.num_drafts or 0
-        if (other.arm, other.cell) != (item.arm, item.cell) and drafts >= FEWEST_DRAFTS:
-            raise ConfigError(
-                "decide FILE",
-                f"{other.where} ({other.arm.label}, {other.cell.key}) and {item.where} "
-                f"({item.arm.label}, {item.cell.key}) have the same counters to the token: one of "
-                "them is not what it says",
-                "correct the file, or leave both out with --leave-out",
-            )
 
 
 def _by_place(observations: Sequence[Observation]) -> dict[tuple[Arm, Cell], list[Observation]]:
@@ -132,7 +75,7 @@ def _means_of_runs(observations: Sequence[Observation]) -> Iterator[tuple[Observ
     for (arm, cell), own in _by_place(observations).items():
         runs = [i for i in own if i.num_runs == 1 and i.tok_s is not None][:_MOST_RUNS]
         for item in own:
-            if item.num_runs < 2 or item.tok_s is None:
+            if not 2 <= item.num_runs <= len(runs) or item.tok_s is None:
                 continue
             for group in itertools.combinations(runs, item.num_runs):
                 mean = sum(run.tok_s or 0.0 for run in group) / item.num_runs
@@ -151,8 +94,9 @@ def _means(observations: Sequence[Observation]) -> Iterator[str]:
     for item in observations:
         if item.num_runs > 1:
             yield (
-                f"{item.where} ({item.arm.label}, {item.cell.key}) is the mean of {item.num_runs} "
-                "runs that are not in the file: their spread is not known, and it counts as one"
+                f"{item.where} ({item.arm.label}, {item.cell.key}) is the mean of "
+                f"{item.num_runs:g} runs that are not in the file: their spread is not known, and "
+                "it counts as one"
             )
 
 
@@ -186,27 +130,38 @@ def _outliers(observations: Sequence[Observation]) -> Iterator[str]:
     a cell at most. Rows with counters are left to the core, which looks at whole boots.
     """
     for (arm, cell), own in _by_place(observations).items():
-        runs = [item for item in own if item.tok_s is not None and not item.has_counters]
+        runs = [(i, i.tok_s) for i in own if i.tok_s is not None and not i.has_counters]
         if len(runs) < FEWEST_FOR_OUTLIER:
             continue
-        flags = [(flag, item) for item in runs if (flag := _flag(item, runs)) is not None]
-        if flags:
-            (_, low, high), item = max(flags, key=lambda pair: pair[0][0])
-            others = ", ".join(f"{run.tok_s:.4g}" for run in runs if run is not item)
+        found = _farthest([tok_s for _, tok_s in runs])
+        if found is not None:
+            index, low, high = found
+            item, tok_s = runs[index]
+            others = [f"{value:.4g}" for number, (_, value) in enumerate(runs) if number != index]
+            more = f" and {len(others) - _MOST_RUNS} more" if len(others) > _MOST_RUNS else ""
             yield (
-                f"{item.where} ({arm.label}, {cell.key}): {item.tok_s:.4g} stands out against "
-                f"{others} (one more run is expected within {low:.1f} to {high:.1f}); it counts, "
-                "and the configuration should be measured again in a fresh boot"
+                f"{item.where} ({arm.label}, {cell.key}): {tok_s:.4g} stands out against "
+                f"{', '.join(others[:_MOST_RUNS])}{more} (one more run is expected within "
+                f"{low:.1f} to {high:.1f}); it counts, and the configuration should be measured "
+                "again in a fresh boot"
             )
 
 
-def _flag(item: Observation, runs: Sequence[Observation]) -> tuple[float, float, float] | None:
-    """Return how far the run lies outside the band and the band; None inside."""
-    others = np.log([run.tok_s or math.nan for run in runs if run is not item])
-    mean, spread = float(np.mean(others)), float(np.std(others, ddof=1))
-    half = t_quantile(1 - OUTLIER_LEVEL / len(runs) / 2, len(others) - 1)
-    half *= spread * math.sqrt(1 + 1 / len(others))
-    away = abs(math.log(item.tok_s or math.nan) - mean)
-    if away <= max(half, 1e-12):
+def _farthest(runs: Sequence[float]) -> tuple[int, float, float] | None:
+    """Return which run lies the farthest outside its band, and the band; None when none does."""
+    logs = np.log(runs)
+    num_others = len(runs) - 1
+    means = (logs.sum() - logs) / num_others
+    # The squares about the others' mean: those about the mean of all, less the run's own part.
+    away = np.abs(logs - means)
+    about_all = np.sum((logs - logs.mean()) ** 2)
+    squares = np.maximum(0.0, about_all - away**2 * num_others / len(runs))
+    spreads = np.sqrt(squares / (num_others - 1))
+    t = t_quantile(1 - OUTLIER_LEVEL / len(runs) / 2, num_others - 1)
+    halves = t * spreads * math.sqrt(1 + 1 / num_others)
+    ratios = away / np.maximum(halves, ROUNDING)
+    index = int(np.argmax(ratios))
+    if ratios[index] <= 1:
         return None
-    return away / max(half, 1e-12), math.exp(mean - half), math.exp(mean + half)
+    mean, half = float(means[index]), float(halves[index])
+    return index, math.exp(mean - half), math.exp(mean + half)

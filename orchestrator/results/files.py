@@ -13,6 +13,8 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 
 _SPACE = re.compile(r"\s*")
+SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
+"""What separates columns elsewhere, in words."""
 FACTS_FILE = "engine_facts.json"
 """Lies beside a trial's blocks.json and says which arm it was."""
 
@@ -70,23 +72,51 @@ def read_raw(path: Path, options: ReadOptions) -> tuple[list[Raw], int]:
 
 
 def _table(path: Path, text: str) -> Iterator[Raw]:
-    lines = text.splitlines()
-    numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip()]
+    # Not splitlines(), which also splits at characters that end no row.
+    numbered = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     numbered = [(n, line) for n, line in numbered if not line.startswith("#")]
     # A quoted field may hold the end of a line; then the number is that of the row's last line.
-    reader = csv.DictReader(
+    reader = csv.reader(
         io.StringIO("\n".join(line for _, line in numbered)),
         delimiter="\t" if path.suffix == ".tsv" else ",",
     )
-    for row in reader:
+    try:
+        header = _header(path, next(reader, []))
+        for row in reader:
+            where = f"{path.name} line {numbered[reader.line_num - 1][0]}"
+            if len(row) > len(header):
+                problem = f"{where} has more fields than the header"
+                raise ConfigError("decide FILE", problem, "mend it")
+            cells: list[str | None] = [*row, *[None] * (len(header) - len(row))]
+            yield Raw(where=where, values=dict(zip(header, cells, strict=True)))
+    except csv.Error as error:
         where = f"{path.name} line {numbered[reader.line_num - 1][0]}"
-        if None in row:
-            raise ConfigError("decide FILE", f"{where} has more fields than the header", "mend it")
-        yield Raw(where=where, values={key.strip(): value for key, value in row.items()})
+        raise ConfigError("decide FILE", f"{where} is no CSV ({error})", "mend it") from error
+
+
+def _header(path: Path, fields: Sequence[str]) -> list[str]:
+    """Return the names of the columns.
+
+    Raises:
+        ConfigError: A name stands there twice, so one would hide the other, or there is one only,
+            in which another separator stands.
+    """
+    names = [field.strip() for field in fields]
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError("decide FILE", f"{path} has the column '{twice}' twice", "name each once")
+    found = [sign for sign in SEPARATORS if len(names) == 1 and sign in names[0]]
+    if found:
+        raise ConfigError(
+            "decide FILE",
+            f"{path} has one column, with {SEPARATORS[found[0]]} in its name",
+            "separate by commas, with points in numbers, or by tabs in a .tsv",
+        )
+    return names
 
 
 def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_once)
     position, number = _after_space(text, 0), 0
     while position < len(text):
         try:
@@ -103,6 +133,20 @@ def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, object]]
             if not isinstance(item, dict):
                 raise ConfigError("decide FILE", f"{where} is no object", "give one a row")
             yield where, item
+
+
+def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Return an object's keys and values.
+
+    Raises:
+        ValueError: A key stands there twice, so one value would hide the other.
+    """
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!a:.60} stands there twice")
+        found[key] = value
+    return found
 
 
 def _after_space(text: str, position: int) -> int:
@@ -124,6 +168,10 @@ def _facts(path: Path) -> Mapping[str, object] | None:
 def _check_columns(path: Path, rows: Sequence[Raw], options: ReadOptions) -> None:
     names = {name for row in rows for name in row.values}
     names.discard("")
+    strange = next((name for name in sorted(names) if not name.isprintable()), None)
+    if strange is not None:
+        problem = f"{path} has a column {strange!a:.60}, which cannot be printed"
+        raise ConfigError("decide FILE", problem, "name it otherwise")
     wanted = [*options.columns.values(), *options.ignored, *(n for n, _ in options.left_out)]
     for name in wanted:
         if name not in names:

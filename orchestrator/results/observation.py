@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.checks import Expectations, find_invalid
 from orchestrator.core.codec import from_plain
+from orchestrator.core.space import CAPABILITIES
 from orchestrator.core.token_checks import STEP_TOLERANCE
 from orchestrator.core.types import (
     Arm,
@@ -18,7 +19,7 @@ from orchestrator.core.types import (
     Invalidity,
     TokenAudit,
 )
-from orchestrator.results.columns import POSITION, value_of
+from orchestrator.results.columns import POSITION, similar, value_of
 from orchestrator.results.files import Raw
 from orchestrator.results.units import unit_faults
 
@@ -180,6 +181,7 @@ def _arm(values: Mapping[str, object]) -> tuple[Arm | None, list[str]]:
         faults.append("num_speculative_tokens is missing: 0 is no speculation")
     elif depth and (draft is None or rejection is None):
         faults.append("draft_sample_method and rejection_sample_method must be stated with a depth")
+    faults += _slips({name: found[name][0] for name in CAPABILITIES})
     if faults or not isinstance(depth, float):
         return None, faults
     if not depth and (draft, rejection) != (None, None):
@@ -191,6 +193,18 @@ def _arm(values: Mapping[str, object]) -> tuple[Arm | None, list[str]]:
         rejection_sample_method=None if rejection is None else str(rejection),
     )
     return arm, []
+
+
+def _slips(rules: Mapping[str, object]) -> Iterator[str]:
+    """Yield the rules that look like a slip of a known one: it would be an arm of its own.
+
+    A name that is like none is taken as it stands: published tables do not always say.
+    """
+    for name, value in rules.items():
+        known = CAPABILITIES[name]
+        meant = None if value in known else similar(str(value), known)
+        if value is not None and meant is not None:
+            yield f"{name} '{value}' is not known: is it {meant}?"
 
 
 def _cell(values: Mapping[str, object]) -> tuple[Cell | None, list[str]]:

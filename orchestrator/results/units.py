@@ -12,6 +12,10 @@ ms, an interpreted engine on a CPU seconds; a value in ms or us for s lies outsi
 STREAM_TOK_S = (0.1, 5000.0)
 """The same for output tokens / s of one stream."""
 MAX_TTFT_S = 600.0
+MAX_DEPTH = 1000
+"""Deepest draft that is believed."""
+MAX_TEMPERATURE = 2.0
+"""Of a study and of the usual API."""
 SAME = 0.02
 """Largest relative distance between two statements of one quantity in a row."""
 _ROUNDING = 5e-3
@@ -21,11 +25,24 @@ def unit_faults(arm: Arm, cell: Cell, values: Mapping[str, object]) -> Iterator[
     """Yield what cannot be so, with the value and a guess at the cause."""
     numbers = {name: value for name, value in values.items() if isinstance(value, float)}
     positions = values.get("accepted_per_pos")
+    yield from _premises(arm, cell, numbers)
     yield from _acceptance(arm, numbers)
     if isinstance(positions, tuple):
         yield from _positions(arm, positions, numbers)
     yield from _throughput(cell, numbers)
     yield from _times(arm, cell, numbers)
+
+
+def _premises(arm: Arm, cell: Cell, numbers: Mapping[str, float]) -> Iterator[str]:
+    if arm.num_speculative_tokens > MAX_DEPTH:
+        yield f"num_speculative_tokens {float(arm.num_speculative_tokens):g} is not believed"
+    if cell.temperature > MAX_TEMPERATURE:
+        yield f"temperature {cell.temperature:g} is not believed: it is 0 to {MAX_TEMPERATURE:g}"
+    requests, failed, runs = (numbers.get(name) for name in ("requests", "failed", "runs"))
+    if requests is not None and failed is not None and failed > requests:
+        yield f"{failed:g} of {requests:g} requests failed"
+    if runs == 0:
+        yield "runs is 0: an empty field is one run"
 
 
 def _acceptance(arm: Arm, numbers: Mapping[str, float]) -> Iterator[str]:
@@ -42,12 +59,26 @@ def _acceptance(arm: Arm, numbers: Mapping[str, float]) -> Iterator[str]:
         )
     if drafts is None and accepted:
         yield "accepted tokens are given without drafts"
-    if arm.is_baseline and drafts:
-        yield f"{drafts:g} drafts of an arm that does not speculate"
-    if not drafts or accepted is None or arm.is_baseline:
+    if arm.is_baseline:
+        if drafts or rate:
+            what = f"{drafts:g} drafts" if drafts else f"acceptance_rate {rate:g}"
+            yield f"{what} of an arm that does not speculate"
         return
-    drafted = numbers.get("draft_tokens")
-    if accepted > drafts * arm.num_speculative_tokens:
+    if drafts == 0:
+        yield "0 drafts of an arm that speculates: was it in force? A count not known is left empty"
+    if drafts:
+        yield from _counts(arm, numbers, drafts)
+
+
+def _counts(arm: Arm, numbers: Mapping[str, float], drafts: float) -> Iterator[str]:
+    depth, most = arm.num_speculative_tokens, arm.num_speculative_tokens + 1
+    drafted, accepted = numbers.get("draft_tokens"), numbers.get("accepted")
+    rate, length = numbers.get("acceptance_rate"), numbers.get("acceptance_length")
+    if drafted is not None and drafted > drafts * depth:
+        yield f"{drafted:g} drafted tokens in {drafts:g} drafts are more than {depth} each"
+    if accepted is None:
+        return
+    if accepted > drafts * depth:
         per_draft = 1 + accepted / drafts
         yield (
             f"{accepted:g} accepted tokens in {drafts:g} drafts are {per_draft:.2f} tokens a step, "
@@ -58,6 +89,9 @@ def _acceptance(arm: Arm, numbers: Mapping[str, float]) -> Iterator[str]:
     counted = 1 + accepted / drafts
     if length is not None and abs(length - counted) > SAME * counted:
         yield f"acceptance_length {length:g} is not 1 + accepted / drafts, {counted:.3f}"
+    share = accepted / (drafted or drafts * depth)
+    if rate is not None and abs(rate - share) > max(SAME * share, _ROUNDING):
+        yield f"acceptance_rate {rate:g} is not accepted / drafted tokens, {share:.3f}"
 
 
 def _length_hint(length: float, most: int) -> str:
@@ -108,6 +142,7 @@ def _throughput(cell: Cell, numbers: Mapping[str, float]) -> Iterator[str]:
 
 def _times(arm: Arm, cell: Cell, numbers: Mapping[str, float]) -> Iterator[str]:
     seconds, drafts, ttft = (numbers.get(name) for name in ("seconds", "drafts", "ttft_s"))
+    tpot = numbers.get("tpot_s")
     if seconds and drafts and not arm.is_baseline:
         step_s = seconds * cell.streams / drafts
         if not STEP_S[0] <= step_s <= STEP_S[1]:
@@ -117,3 +152,5 @@ def _times(arm: Arm, cell: Cell, numbers: Mapping[str, float]) -> Iterator[str]:
         yield f"ttft_s {ttft:g} is not believed: in ms?"
     elif ttft is not None and seconds and ttft > seconds:
         yield f"ttft_s {ttft:g} is longer than the window of {seconds:g} s: in ms?"
+    if tpot is not None and tpot * STREAM_TOK_S[0] > 1:
+        yield f"tpot_s {tpot:g} is not believed: in ms?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from core_samples import BASELINE, make_arm
 from orchestrator import compose
 from orchestrator.cluster import join_ray
 from orchestrator.config import CONF_DIR, StudyConfig, load_config
+from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.prepare import Prepared, identity, premises, prepare, resolve
 
@@ -145,6 +147,8 @@ def test_synthetic_rule_is_refused_where_the_study_may_promote(study: Study) -> 
         ("search.num_speculative_tokens=[0]", "search.num_speculative_tokens"),
         ("engine.build=0.27.1", "engine.build"),
         ("engine.python=/none/bin/python", "engine.python"),
+        ("engine.builds=[{build: 0.28.0, python: /none/python}]", "engine.builds[0].python"),
+        ("engine.builds=[{build: 0.27.1, env: {A: a}}]", "engine.build"),
         ("load.workload=none.jsonl", "load.workload"),
     ],
 )
@@ -186,6 +190,85 @@ def test_study_id_is_the_question_and_not_where_it_is_asked(study: Study, tmp_pa
     assert {id_of(override) for override in same} == {id_of()}
     assert len({id_of(), *(id_of(override) for override in other)}) == 5
     assert "path" not in json.dumps(identity(study()))
+
+
+BUILDS = "engine.builds=[{build: 0.28.0, launcher: other.cli, env: {OWN: '2'}}]"
+
+
+def test_study_of_two_builds_has_the_arms_of_both(study: Study) -> None:
+    prepared = prepare(study(BUILDS), models_must_exist=True)
+
+    ours, theirs = prepared.arms[:9], prepared.arms[9:]
+    assert ours == prepare(study(), models_must_exist=True).arms
+    assert theirs == tuple(replace(arm, engine_build="0.28.0") for arm in ours)
+
+
+def test_study_of_two_builds_leaves_out_what_one_of_them_ignores(study: Study) -> None:
+    """A05, A07: the older one on V1 has no DFlash2 and no block verification."""
+    config = study("engine.builds=[{build: 0.28.0, launcher: other.cli, model_runner: v1}]")
+
+    prepared = prepare(config, models_must_exist=True)
+
+    assert len(prepared.arms) == 10
+    assert prepared.arms[-1] == Arm(engine_build="0.28.0")
+    assert any("0.28.0 has no DFlash2DraftModel" in note for note in prepared.notes)
+
+
+def test_study_id_is_of_the_builds_and_not_of_where_they_lie(study: Study) -> None:
+    def id_of(builds: str) -> str:
+        return prepare(study(f"engine.builds=[{builds}]"), models_must_exist=False).study_id
+
+    assert id_of("") == prepare(study(), models_must_exist=False).study_id
+    assert "builds" not in identity(study())["engine"]
+    here, there = id_of("{build: 0.28.0, python: /a}"), id_of("{build: 0.28.0, python: /b}")
+    assert here == there
+    assert len({id_of(""), here, id_of("{build: 0.29.0, python: /a}")}) == 3
+
+
+def test_premises_are_of_each_build(study: Study) -> None:
+    prepared = prepare(study(BUILDS), models_must_exist=True)
+    alone = premises(prepare(study(), models_must_exist=True))
+
+    assert premises(prepared) == premises(prepared, "0.32.0") == alone
+    other = premises(prepared, "0.28.0")
+    assert other.engine_build == "0.28.0"
+    assert other.engine_args_digest != alone.engine_args_digest
+    assert other.target_digest == alone.target_digest
+
+
+def test_client_default_that_builds_do_not_share_is_refused(
+    study: Study, target_folder: Path
+) -> None:
+    """0.28.0 takes no penalties from a generation config: no request is the default of both."""
+    file = target_folder / "generation_config.json"
+    file.write_text('{"presence_penalty": 1.5}', encoding="utf-8")
+    default = (
+        "load.sampling=client_default",
+        "load.temperatures=[1.0]",
+        "engine.args.generation_config=auto",
+    )
+    error = refusal(study(BUILDS, *default))
+
+    assert error.where == "load.sampling"
+    assert "0.28.0" in error.problem
+    file.write_text('{"top_p": 0.9}', encoding="utf-8")
+    assert prepare(study(BUILDS, *default), models_must_exist=True).config.load.top_p == 0.9
+
+
+def test_engine_spec_is_of_the_arms_own_build(study: Study) -> None:
+    config = study(
+        "engine.env.ALL=1",
+        "engine.builds=[{build: 0.28.0, python: .engines/old/bin/python, model_runner: v1, "
+        "env: {OWN: '2'}}]",
+    )
+
+    ours = compose.engine_spec(config, BASELINE, "trial-a")
+    theirs = compose.engine_spec(config, replace(BASELINE, engine_build="0.28.0"), "trial-a")
+
+    assert (ours.python, ours.env["TRITON_INTERPRET"], ours.env.get("OWN")) == (None, "1", None)
+    assert theirs.python == str(resolve(".engines/old/bin/python"))
+    assert theirs.env == {"ALL": "1", "OWN": "2"}
+    assert theirs.args == ours.args
 
 
 def test_premises_change_with_the_models_and_the_engine(study: Study, target_folder: Path) -> None:

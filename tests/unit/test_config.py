@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,15 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
     [
         ("engine.boot_timeout_s=0", "engine.boot_timeout_s"),
         ("engine.build=0.32", "engine.build"),
+        ("engine.build=0.32.0+", "engine.build"),
+        ("engine.builds=[{build: 0.28, python: /b}]", "engine.builds[0].build"),
+        ("engine.builds=[{build: 0.32.0, python: /b}]", "engine.builds[0].build"),
+        ("engine.builds=[{build: 0.28.0}]", "engine.builds[0]"),
+        (
+            "engine.builds=[{build: 0.28.0, python: /b}, {build: 0.29.0, python: /b}]",
+            "engine.builds[1]",
+        ),
+        ("engine.builds=[{build: 0.28.0, env: {A: '1', B: null}}]", "engine.builds[0].env.B"),
         ("engine.args.port=80", "engine.args.port"),
         ("engine.args.speculative_config={}", "engine.args.speculative_config"),
         ("search.max_boots=0", "search.max_boots"),
@@ -336,6 +346,10 @@ def test_modelled_step_time_never_decides_what_a_real_board_serves(promote: str)
         ("engine.args.api_key=PlantedSecret", "engine.args.api_key"),
         ("engine.args.hf_token=PlantedSecret", "engine.args.hf_token"),
         ("engine.env.HF_TOKEN=PlantedSecret", "engine.env.HF_TOKEN"),
+        (
+            "engine.builds=[{build: 0.28.0, env: {HF_TOKEN: PlantedSecret}}]",
+            "engine.builds[0].env.HF_TOKEN",
+        ),
     ],
 )
 def test_secret_among_the_engine_settings_is_refused_without_its_value(
@@ -345,6 +359,23 @@ def test_secret_among_the_engine_settings_is_refused_without_its_value(
         load_config(CONF_DIR / "study" / "demo.yaml", [override])
     assert error.value.where == where
     assert "PlantedSecret" not in str(error.value)
+
+
+def test_other_build_has_what_the_engine_has_and_states_what_differs() -> None:
+    builds = (
+        "engine.builds=[{build: 0.28.0, python: /b/python, env: {OWN: '2'}}, "
+        "{build: 0.32.0+patched, launcher: patched.cli, model_runner: v1}]"
+    )
+    engine = load_config(DEMO, [builds, "engine.env={OWN: '1', ALL: '1'}"]).engine
+
+    assert engine.build_names == ("0.32.0", "0.28.0", "0.32.0+patched")
+    assert engine.of("0.32.0") == replace(engine, builds=[])
+    old, patched = engine.of("0.28.0"), engine.of("0.32.0+patched")
+    assert (old.python, old.launcher, old.model_runner) == ("/b/python", engine.launcher, "v2")
+    assert old.env == {"OWN": "2", "ALL": "1"}
+    assert old.args == engine.args
+    assert (patched.python, patched.launcher) == (engine.python, "patched.cli")
+    assert (patched.model_runner, patched.env) == ("v1", engine.env)
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,12 @@ def test_not_in_force_other_engine_names_key_and_values(
         assert word in problem
 
 
+def test_not_in_force_build_with_a_name_answers_with_its_version() -> None:
+    arm = replace(make_arm(7), engine_build="0.32.0+patched")
+    assert not_in_force(arm, make_facts(arm, engine_version="0.32.0+cpu")) is None
+    assert not_in_force(arm, make_facts(arm, engine_version="0.28.0")) is not None
+
+
 def test_not_in_force_dflash2_under_standard_on_v1_is_reported() -> None:
     arm = make_arm(rejection="standard")
     problem = not_in_force(arm, make_facts(arm, model_runner="v1"))

@@ -29,6 +29,7 @@ def test_forecast_says_boots_hours_and_how_often_it_is_right() -> None:
     assert hours[3] == pytest.approx(hours[2], rel=0.1), "three arms, and four boots at a time"
     assert all(row.hours <= row.hours_9_of_10 * 1.2 for row in expected.rows)
     assert 0.9 < expected.best <= expected.near <= 1
+    assert expected.loss is not None
     assert 0 <= expected.loss < 0.01
     assert "spread by 2%" in expected.assumption
 
@@ -60,3 +61,18 @@ def test_race_without_a_choice_has_no_mean_loss() -> None:
 
     assert expected.near == 0
     assert expected.loss is None
+
+
+def test_forecast_of_two_builds_adds_up_their_races() -> None:
+    elsewhere = tuple(replace(arm, engine_build="0.28.0") for arm in ARMS[:2])
+    alone = forecast(replace(QUESTION, arms=ARMS[:2]), replace(RACE, max_boots=20), TIMES)
+    both = forecast(
+        replace(QUESTION, arms=(*ARMS[:2], *elsewhere)), replace(RACE, max_boots=40), TIMES
+    )
+
+    assert both.num_studies == alone.num_studies
+    for one, two in zip(alone.rows, both.rows, strict=True):
+        assert two.boots == pytest.approx(2 * one.boots, rel=0.1)
+        assert two.hours == pytest.approx(2 * one.hours, rel=0.1)
+    assert both.near <= alone.near
+    assert "every build alike" in both.assumption

@@ -20,8 +20,12 @@ ALLOWED: dict[str, set[str]] = {
     "config_faults": {"errors"},
     "config_places": {"core", "errors"},
     "config_load": {"config_places"},
-    "config_types": {"config_load", "config_places", "core", "errors"},
-    "config": {"config_faults", "config_load", "config_places", "config_types", "errors"},
+    "config_engine": {"config_places", "core"},
+    "config_types": {"config_engine", "config_load", "config_places", "core", "errors"},
+    "config": {
+        *("config_engine", "config_faults", "config_load", "config_places", "config_types"),
+        "errors",
+    },
     "ports": {"core"},
     "load": {"core", "errors", "ports"},
     "fakes": {"core", "errors", "ports"},
@@ -32,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "events": {"core", "ports"},
     "forecast": {"core", "fakes"},
     "report": {"core"},
+    "build_report": {"core", "report"},
     "measurement": {"core", "errors", "load", "ports"},
     "block_report": {"core", "measurement"},
     "measure_arguments": {"load"},
@@ -57,7 +62,8 @@ ALLOWED: dict[str, set[str]] = {
     "workload_command": {"adapters", "errors", "load"},
     "trial": {"core", "errors", "measurement", "ports"},
     "proof_boots": {"core"},
-    "study": {"core", "errors", "events", "proof_boots", "trial"},
+    "study_progress": {"core", "events"},
+    "study": {"core", "errors", "events", "proof_boots", "study_progress", "trial"},
     "promote": {"core", "errors", "events", "ports"},
     "prepare": {"adapters", "config", "core", "errors", "load", "version"},
     "cluster": {"adapters", "config", "errors"},
@@ -70,7 +76,17 @@ ALLOWED: dict[str, set[str]] = {
         *("prepare", "promote"),
     },
     "conduct": {
-        *("adapters", "cluster", "compose", "config", "core", "delivery", "errors", "events"),
+        *(
+            "adapters",
+            "build_report",
+            "cluster",
+            "compose",
+            "config",
+            "core",
+            "delivery",
+            "errors",
+            "events",
+        ),
         *("ports", "prepare", "promote", "report", "study"),
     },
     "commands": {
@@ -99,7 +115,7 @@ ALLOWED: dict[str, set[str]] = {
 
 HOMES = {
     "ray": {
-        *("study", "cluster", "serve_apps"),
+        *("study", "study_progress", "cluster", "serve_apps"),
         *("adapters.serve_engine", "adapters.serve_production", "adapters.serve_reaper"),
     },
     "mlflow": {"adapters.mlflow_tracker"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from random import Random
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from result_rows import Row, as_raw, make_row, plain_row, study_rows
 
 from orchestrator.errors import ConfigError
 from orchestrator.results.answer import answers
+from orchestrator.results.boots import row_boots
 from orchestrator.results.doubts import Sifted, sift
 from orchestrator.results.observation import Observation, observe
 from orchestrator.results.question import Answer, Question
@@ -84,6 +86,27 @@ def test_single_boot_that_is_faster_than_replicated_ones_is_not_passed_over() ->
 
     assert answer.outcome == "cannot_tell"
     assert answer.sentences[0].startswith(f"{BLOCK} leads and is not proven")
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_verdict_does_not_hang_on_the_order_of_the_rows(random: Random) -> None:
+    rows = study_rows(num_boots=4, gain=1.1)
+    by_boot = [rows[at : at + 4] for at in range(0, len(rows), 4)]
+    random.shuffle(by_boot)
+    mixed = ask([row for four in by_boot for row in four])
+    sound = ask(rows)
+
+    assert (mixed.outcome, mixed.winner) == (sound.outcome, sound.winner)
+    assert [gate.reason for gate in mixed.gates] == [gate.reason for gate in sound.gates]
+    assert mixed.sentences == sound.sentences
+
+
+def test_boots_are_in_the_order_of_their_numbers() -> None:
+    rows = read([make_row(boot=name) for name in ("b10", "b9", "a", "b1", "")])
+    names = [boot.name for boot in row_boots(rows, "blocks")]
+
+    assert names == ["not stated", "a", "b1", "b9", "b10"]
 
 
 def test_three_runs_in_one_boot_are_one_boot() -> None:
@@ -230,6 +253,27 @@ def test_invalid_rows_do_not_count_and_are_named() -> None:
 
     assert [item.boot for item in found.observations] == ["b"]
     assert "rows.csv line 2 does not count: step_time" in found.doubts[0]
+
+
+def test_reference_alone_is_no_comparison() -> None:
+    answer = ask([plain_row(boot=name, seconds=246.0 + n) for n, name in enumerate("abc")])
+
+    assert (answer.outcome, answer.winner) == ("cannot_tell", None)
+    assert answer.sentences == ("no-speculation is the only arm in these cells.",)
+
+
+def test_mean_of_more_runs_than_there_are_is_named() -> None:
+    rows = speeds([30.0, 31.0])
+    rows[1]["runs"] = 1e30
+    assert "is the mean of 1e+30 runs that are not in the file" in sifted(rows).doubts[0]
+
+
+def test_outlier_among_many_runs_names_a_few_of_them() -> None:
+    rng = np.random.default_rng(1)
+    found = sifted(speeds([*(30 * rng.lognormal(0, 0.01, 1000)), 40.0]))
+
+    assert "40 stands out against" in found.doubts[0]
+    assert "and 992 more" in found.doubts[0]
 
 
 def test_mean_beside_its_runs_does_not_count_twice() -> None:

@@ -118,6 +118,17 @@ def test_row_positions_as_a_list_are_those_of_columns(listed: str) -> None:
         ({"tok_s": 0, "tokens": "", "seconds": ""}, "tok_s is 0"),
         ({"seconds": 0}, "seconds is 0"),
         ({"ttft_s": 300}, "in ms?"),
+        ({"tpot_s": 80}, "tpot_s 80 is not believed: in ms?"),
+        ({"draft_sample_method": "gready"}, "'gready' is not known: is it greedy?"),
+        ({"rejection_sample_method": "Block"}, "'Block' is not known: is it block?"),
+        ({"num_speculative_tokens": 1e18}, "num_speculative_tokens 1e+18 is not believed"),
+        ({"temperature": 70}, "temperature 70 is not believed"),
+        ({"acceptance_rate": 0.9}, "acceptance_rate 0.9 is not accepted / drafted tokens, 0.286"),
+        ({"draft_tokens": 30000}, "30000 drafted tokens in 3000 drafts are more than 7 each"),
+        ({"drafts": 0, "accepted": 0, "draft_tokens": 0}, "0 drafts of an arm that speculates"),
+        ({"requests": 4, "failed": 9}, "9 of 4 requests failed"),
+        ({"runs": 0}, "runs is 0"),
+        ({"boot": "a\x1b[31m"}, "boot 'a\\x1b[31m' has characters that cannot be printed"),
         ({"p0": 0.93, "p1": 0.67, "p2": 0.4}, "no whole number: a share where a count belongs?"),
         ({"p0": 1, "p1": 1, "p2": 1}, "look like rates"),
         ({"p0": 3500, "p1": 2500}, "more than 3000 drafts"),
@@ -233,6 +244,15 @@ def test_json_is_read_as_lines_array_or_objects(tmp_path: Path, layout: str) -> 
         ("wide.csv", "a,b\n1,2,3\n", "line 2 has more fields"),
         ("broken.jsonl", '{"a": 1}\n{"a": ', "line 2 is not JSON"),
         ("number.jsonl", "17", "no object"),
+        ("semicolons.csv", "a;b\n1,5;2\n", "one column, with semicolons in its name"),
+        ("twice.csv", "a,b,a\n1,2,3\n", "the column 'a' twice"),
+        (
+            "twice.jsonl",
+            '{"a": 1}\n{"a": 1, "a": 2}',
+            "line 2 .*the key 'a' stands there twice",
+        ),
+        ("long.csv", f"a,b\n1,{'x' * 200_000}\n", "line 2 is no CSV"),
+        ("strange.csv", "a,b\x00\n1,2\n", "a column 'b.x00', which cannot be printed"),
     ],
 )
 def test_file_that_is_broken_is_refused_with_its_place(
@@ -243,6 +263,39 @@ def test_file_that_is_broken_is_refused_with_its_place(
         path.write_text(text)
     with pytest.raises(ConfigError, match=says):
         read_raw(path, ReadOptions())
+
+
+def test_csv_lines_end_where_the_rows_do(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,note\r\n1,before\u2028after\r\n\r\n2,\n", newline="")
+    rows, _ = read_raw(path, ReadOptions())
+
+    assert [row.values["a"] for row in rows] == ["1", "2"]
+    assert [row.where for row in rows] == ["rows.csv line 2", "rows.csv line 4"]
+
+
+def test_whole_number_that_no_float_holds_is_named() -> None:
+    _, faults = observe(Raw(where="rows.jsonl record 1", values={**make_row(), "tokens": 10**400}))
+
+    assert faults == ["tokens has 401 digits"]
+
+
+def test_rule_that_is_like_no_known_one_is_an_arm_of_its_own() -> None:
+    observation, faults = observe(as_raw(make_row(rejection_sample_method="not-published")))
+
+    assert faults == []
+    assert observation is not None
+    assert observation.arm.label == "probabilistic+not-published-7"
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, ["greedy"], True])
+def test_text_that_is_no_text_is_named(value: object) -> None:
+    row = {**make_row(), "boot": value}
+    _, faults = observe(Raw(where="rows.jsonl record 1", values=row))
+
+    assert len(faults) == 1
+    assert faults[0].startswith("boot ")
+    assert faults[0].endswith("is no text")
 
 
 def test_file_without_a_named_column_says_which_it_has(tmp_path: Path) -> None:

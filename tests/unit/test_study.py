@@ -30,12 +30,8 @@ from orchestrator.fakes.load import FakeLoad
 from orchestrator.fakes.prover import FakeProver
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeClock, FakeNode
-from orchestrator.study import (
-    Progress,
-    RaceSearcher,
-    StudyPlan,
-    with_incumbent,
-)
+from orchestrator.study import RaceSearcher, StudyPlan, with_incumbent
+from orchestrator.study_progress import Progress
 from orchestrator.trial import Trial, TrialPorts, TrialSpec, describe_end
 
 ARMS = (
