@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.canaries.check import QualityReport, QualitySettings, check_quality
 from orchestrator.canaries.run import NAMES, CanarySettings
-from orchestrator.canaries.scored import ScoreSettings, check_harness, find_task, shipped_tasks
+from orchestrator.canaries.scored import ScoreSettings, check_harness, shipped_tasks, task_files
 from orchestrator.canaries.wire import Server
 from orchestrator.core.codec import to_plain
 from orchestrator.core.quality import CanaryComparison, TaskComparison, TaskScore, TaskSettings
@@ -177,9 +177,7 @@ def _tasks(text: str | None) -> tuple[Path, ...]:
         return ()
     with reported_at("--tasks"):
         names = shipped_tasks() if text == ALL else tuple(_names(text))
-        paths = tuple(find_task(name) for name in names)
-        if len({path.stem for path in paths}) < len(paths) or not paths:
-            raise ConfigError("tasks", "a task is named twice, or none", "name each once")
+        paths = task_files(names)
         check_harness()
     return paths
 

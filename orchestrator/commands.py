@@ -50,6 +50,7 @@ def plan(config: StudyConfig) -> ExitStatus:
         board=question.board,
         incumbent=None,
         settings=race,
+        proof=compose.proof_demands(config),
     )
     times = Times(
         boot_s=config.engine.expected_boot_s,

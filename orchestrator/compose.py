@@ -6,6 +6,7 @@ import logging
 import os
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from orchestrator.adapters import mlflow_tracker
 from orchestrator.adapters.argument_files import with_contents
@@ -16,22 +17,29 @@ from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, Se
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.adapters.state import content_digests, state_dir
+from orchestrator.canaries.scored import ScoreSettings, task_files
 from orchestrator.config import StudyConfig
 from orchestrator.core.fingerprint import StudyInputs
+from orchestrator.core.lossless.judge import LosslessSettings
 from orchestrator.core.node_health import GIB, NodeNeeds
 from orchestrator.core.node_state import NodeState
 from orchestrator.core.promotion import GateSettings
+from orchestrator.core.proof_gates import ProofDemands
+from orchestrator.core.quality import TaskSettings
 from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.space import speculative_config
-from orchestrator.core.types import Arm
+from orchestrator.core.types import Arm, ProofPart
 from orchestrator.errors import ConfigError
 from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
+from orchestrator.lossless_answers import NUM_TOP, TextTest
 from orchestrator.prepare import SAMPLED, resolve
+from orchestrator.prove import EngineProver, ProofPlan
 from orchestrator.study import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
 from orchestrator.version import VERSION
+from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 from serve_apps.cpu import environment as cpu_environment
 from serve_apps.engine.deployment import max_ongoing_requests
 from serve_apps.engine.spec import EngineSpec
@@ -55,17 +63,25 @@ def tracking_uri(config: StudyConfig) -> str:
     return uri
 
 
-def engine_spec(config: StudyConfig, arm: Arm, log_name: str) -> EngineSpec:
+def engine_spec(
+    config: StudyConfig, arm: Arm, log_name: str, *, audit_folder: Path | None = None
+) -> EngineSpec:
     """Return what the supervisor needs to boot an arm on its own engine build.
 
     Args:
         config: The study.
         arm: What to boot.
         log_name: First part of the log's file name.
+        audit_folder: Of a proof boot, where the engine's audit writes; None for every other boot.
     """
     engine = config.engine.of(arm.engine_build)
     draft_path = "" if config.draft is None else str(resolve(config.draft.path))
     interpreted = engine.platform == "cpu" and engine.model_runner == "v2"
+    args, audited = dict(engine.args), dict[str, str]()
+    if audit_folder is not None:
+        # More probabilities a token than vLLM's 20 change nothing that is sampled.
+        args = {"max_logprobs": NUM_TOP, **args}
+        audited = {AUDIT_DIR_VARIABLE: str(audit_folder)}
     return EngineSpec(
         model=str(resolve(config.target.path)),
         served_model_name=engine.served_model_name,
@@ -73,8 +89,8 @@ def engine_spec(config: StudyConfig, arm: Arm, log_name: str) -> EngineSpec:
         python=None if engine.python is None else str(resolve(engine.python)),
         launcher=engine.launcher,
         speculative_config=speculative_config(arm, draft_path),
-        args=dict(engine.args),
-        env={**(cpu_environment() if interpreted else {}), **engine.env},
+        args=args,
+        env={**(cpu_environment() if interpreted else {}), **engine.env, **audited},
         boot_timeout_s=engine.boot_timeout_s,
         stop_timeout_s=engine.stop_timeout_s,
         cache_dir=str(state_dir() / "cache"),
@@ -147,14 +163,17 @@ class TrialContext:
 
     config: StudyConfig
     workload: Workload
+    proof_workload: Workload
+    """Prompts of the text test of losslessness."""
     study_run_id: str
     tracking_uri: str
 
 
 def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
     """Wire one trial, in the process of its actor."""
-    config = context.config
+    config, tell = context.config, logging.getLogger("specpilot.trial").info
     app_name = f"{TRIAL_PREFIX}{order.trial_id}"
+    folder = state_dir() / "audit" / order.trial_id if order.is_proof else None
     engine = ServeEngine(
         EnginePlacement(
             app_name=app_name,
@@ -164,7 +183,7 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
             max_streams=config.load.max_streams,
             boot_timeout_s=config.engine.boot_timeout_s,
         ),
-        spec_for=lambda arm: engine_spec(config, arm, app_name).to_dict(),
+        spec_for=lambda arm: engine_spec(config, arm, app_name, audit_folder=folder).to_dict(),
         lease=Lease(app_name),
     )
     node = LocalNode(node_id=order.node_id, kind=config.node.kind)
@@ -182,14 +201,75 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         needs_timing=config.board() is None,
         needs=node_needs(config, node.snapshot()),
         inputs=study_inputs(config, context.workload),
+        proof=proof_parts(config) if order.is_proof else (),
     )
     ports = TrialPorts(
         engine=engine,
         load=load_client(config, context.workload),
         tracker=MlflowTracker(context.tracking_uri, experiment=config.tracking.experiment),
         node=node,
+        prover=None if folder is None else EngineProver(proof_plan(context, order, folder), tell),
     )
-    return Trial(spec, ports, logging.getLogger("specpilot.trial").info)
+    return Trial(spec, ports, tell)
+
+
+def proof_parts(config: StudyConfig) -> tuple[ProofPart, ...]:
+    """Return what a proof boot of the study looks at."""
+    proof, is_greedy = config.proof, 0.0 in config.load.temperatures
+    wanted = {
+        ProofPart.TEXT: proof.lossless != "off",
+        ProofPart.AUDIT: proof.lossless != "off",
+        ProofPart.GREEDY: proof.lossless != "off" and is_greedy,
+        ProofPart.CANARIES: proof.canaries != "off",
+        ProofPart.TASKS: bool(proof.tasks),
+    }
+    return tuple(part for part in ProofPart if wanted[part])
+
+
+def proof_plan(context: TrialContext, order: TrialOrder, folder: Path) -> ProofPlan:
+    """Return what is asked of one proof boot, and how it is judged.
+
+    Args:
+        context: The study.
+        order: The boot.
+        folder: Where its audit writes.
+    """
+    config, proof = context.config, context.config.proof
+    demands = proof_demands(config)
+    return ProofPlan(
+        model=config.engine.served_model_name,
+        is_control=order.arm.is_baseline,
+        floor=order.floor,
+        text=TextTest(
+            workload=context.proof_workload,
+            seed=config.seed,
+            token_budget=proof.max_tokens,
+            control_tokens=proof.control_tokens,
+            max_tokens=proof.answer_tokens,
+            num_streams=config.load.max_streams,
+            timeout_s=config.load.request_timeout_s,
+            # Half for the text and half for the audit.
+            judging=LosslessSettings(alpha=proof.error / 2, displacement=proof.displacement),
+        ),
+        greedy_tokens=proof.greedy_tokens,
+        greedy=demands.greedy,
+        tasks=task_files(proof.tasks) if proof.tasks else (),
+        scoring=ScoreSettings(
+            tokenizer=resolve(config.target.path),
+            num_concurrent=config.load.max_streams,
+        ),
+        audit_folder=folder,
+    )
+
+
+def proof_demands(config: StudyConfig) -> ProofDemands:
+    """Return what a promotion asks of the proof boots."""
+    proof = config.proof
+    return ProofDemands(
+        lossless=proof.lossless,
+        canaries=proof.canaries,
+        tasks=TaskSettings(margin=proof.task_points / 100),
+    )
 
 
 def trial_factory(context: TrialContext) -> partial[Trial]:

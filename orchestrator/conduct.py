@@ -92,6 +92,7 @@ class Conduct:
     def race(self) -> RaceResult:
         """Run all boots of the race."""
         config, race = self.config, compose.race_settings(self.config)
+        demands, races = compose.proof_demands(config), build_races(self.question, race)
         num_nodes = self.cluster.num_trial_nodes
         plan = StudyPlan(
             study_id=self.study_id,
@@ -100,10 +101,11 @@ class Conduct:
             expected_boot_s=seconds_per_boot(config),
             slot_token=config.node.slot_token,
             num_nodes=num_nodes,
+            demands=demands,
             storage_path=state_dir() / "tune",
         )
         pace = Pace(
-            num_expected=expected_boots_of(build_races(self.question, race)),
+            num_expected=expected_boots_of(races) + len(races) * demands.num_boots,
             num_parallel=num_nodes,
             guess_boot_s=seconds_per_boot(config),
             fixed_s=PROMOTION_S + config.engine.expected_boot_s,
@@ -111,6 +113,7 @@ class Conduct:
         context = compose.TrialContext(
             config=config,
             workload=self.prepared.workload,
+            proof_workload=self.prepared.proof_workload,
             study_run_id=self.run_id,
             tracking_uri=compose.tracking_uri(config),
         )
@@ -135,6 +138,7 @@ class Conduct:
                 "verdict": verdict.kind,
                 "winner": "none" if verdict.winner is None else name(verdict.winner),
                 "step_time": config.objective.step_time,
+                **{f"gate.{gate.name}": _gate_text(gate.passed) for gate in verdict.gates},
             },
             metrics=_study_metrics(found),
             artifacts={
@@ -165,8 +169,10 @@ class Conduct:
                 gates=compose.gate_settings(self.config),
                 confidence=self.config.objective.confidence,
                 premises=self.premises,
+                proof=compose.proof_demands(self.config),
             ),
             choices=raced.choices,
+            proofs=raced.proofs,
         )
 
     def _register_changes(self, boots: Sequence[Boot], found: StudyVerdict) -> None:
@@ -278,6 +284,7 @@ def open_study(
         incumbent=conduct.incumbent,
         settings=compose.race_settings(config),
         seconds_per_boot=seconds_per_boot(config),
+        proof=compose.proof_demands(config),
         num_nodes=cluster.num_trial_nodes,
     )
     printer.lines([f"study {study_id}", f"results: {tracker.run_url(conduct.run_id)}", *plan])

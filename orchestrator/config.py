@@ -18,6 +18,7 @@ from orchestrator.config_engine import BuildConfig, EngineConfig
 from orchestrator.config_faults import find_fault
 from orchestrator.config_load import CellWeight, LoadConfig
 from orchestrator.config_places import NodeConfig, PolicyConfig, ProductionConfig, TrackingConfig
+from orchestrator.config_proof import ProofConfig
 from orchestrator.config_types import (
     DraftConfig,
     ModelConfig,
@@ -39,6 +40,7 @@ __all__ = [
     "ObjectiveConfig",
     "PolicyConfig",
     "ProductionConfig",
+    "ProofConfig",
     "SearchConfig",
     "StudyConfig",
     "TrackingConfig",

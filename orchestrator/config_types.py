@@ -19,6 +19,7 @@ from orchestrator.config_places import (
     TrackingConfig,
     require,
 )
+from orchestrator.config_proof import ProofConfig
 from orchestrator.core.types import BoardModel, Cell
 
 
@@ -152,6 +153,7 @@ class StudyConfig:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     node: NodeConfig
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    proof: ProofConfig = field(default_factory=ProofConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     production: ProductionConfig = field(default_factory=ProductionConfig)
     seed: int = 1

@@ -119,6 +119,38 @@ def run_text_test(
     return asyncio.run(_run(arm, control, test, on_look))
 
 
+def check_control(
+    control: TokenServer, test: TextTest, *, on_look: OnLook = lambda _whose, _look: None
+) -> ControlCheck:
+    """Sample a control and score it by itself: whether it is a scale, and the numeric floor.
+
+    Args:
+        control: The target without speculation.
+        test: What to ask for; its ``control_tokens`` are sampled.
+        on_look: Called once, at the end.
+
+    Raises:
+        ConfigError: The control cannot score, or takes none of the prompts.
+        MeasurementError: The server contradicts itself, or refuses a text that it must score.
+        TransientError: The server does not answer.
+    """
+
+    async def check() -> ControlCheck:
+        async with TokenClient(control, timeout_s=test.timeout_s, wait_s=test.wait_s) as scorer:
+            found, _builds = await _check_control(await _answers(scorer, scorer, test), on_look)
+            return found
+
+    return asyncio.run(check())
+
+
+async def _answers(source: TokenClient, scorer: TokenClient, test: TextTest) -> Answers[_Piece]:
+    num_top = await scorer.widest_top(test.num_top)
+    return Answers(
+        source=source, scorer=scorer, test=test, num_top=num_top, keep=_piece, order="arm",
+        scorer_length=await scorer.max_model_len(),
+    )  # fmt: skip
+
+
 async def _run(
     arm: TokenServer, control: TokenServer, test: TextTest, on_look: OnLook
 ) -> TextOutcome:
@@ -126,11 +158,8 @@ async def _run(
         TokenClient(arm, timeout_s=test.timeout_s, wait_s=test.wait_s) as source,
         TokenClient(control, timeout_s=test.timeout_s, wait_s=test.wait_s) as scorer,
     ):
-        num_top = await scorer.widest_top(test.num_top)
-        answers = Answers(
-            source=source, scorer=scorer, test=test, num_top=num_top, keep=_piece, order="arm",
-            scorer_length=await scorer.max_model_len(),
-        )  # fmt: skip
+        answers = await _answers(source, scorer, test)
+        num_top = answers.num_top
         check, builds = (
             await _check_control(answers, on_look) if test.control_tokens else (None, ())
         )

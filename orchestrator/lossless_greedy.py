@@ -71,6 +71,32 @@ def run_greedy_test(
     return asyncio.run(_run(arm, control, test, settings or GreedySettings()))
 
 
+def measure_agreement(
+    server: TokenServer, test: TextTest, settings: GreedySettings | None = None
+) -> Agreement:
+    """Count how a server's greedy tokens agree with what it scores as most likely itself.
+
+    Args:
+        server: Answers and scores; scoring is a prefill and does not speculate.
+        test: Its budget is the server's; its temperature is 0.
+        settings: The margin.
+
+    Raises:
+        ConfigError: The server cannot score, or takes none of the prompts.
+        MeasurementError: The server contradicts itself, or refuses a text that it must score.
+        TransientError: The server does not answer.
+    """
+
+    async def measure() -> Agreement:
+        async with TokenClient(server, timeout_s=test.timeout_s, wait_s=test.wait_s) as client:
+            await client.widest_top(NUM_TOP)
+            length = await client.max_model_len()
+            answers = _answers(client, client, test, length)
+            return await _agreement(answers, settings or GreedySettings())
+
+    return asyncio.run(measure())
+
+
 async def _run(
     arm: TokenServer, control: TokenServer, test: TextTest, settings: GreedySettings
 ) -> GreedyOutcome:
@@ -80,13 +106,7 @@ async def _run(
     ):
         await scorer.widest_top(NUM_TOP)
         length = await scorer.max_model_len()
-        both = [
-            Answers(
-                source=server, scorer=scorer, test=test, num_top=NUM_TOP, keep=_gaps,
-                scorer_length=length, salt=True, order="greedy",
-            )
-            for server in (source, scorer)
-        ]  # fmt: skip
+        both = [_answers(server, scorer, test, length) for server in (source, scorer)]
         counts = [await _agreement(answers, settings) for answers in both]
     return GreedyOutcome(
         result=judge_greedy(*counts, settings=settings),
@@ -98,6 +118,15 @@ async def _run(
             for name, answers in zip(("arm", "control"), both, strict=True)
         },
     )
+
+
+def _answers(
+    source: TokenClient, scorer: TokenClient, test: TextTest, scorer_length: int | None
+) -> Answers[Floats]:
+    return Answers(
+        source=source, scorer=scorer, test=test, num_top=NUM_TOP, keep=_gaps,
+        scorer_length=scorer_length, salt=True, order="greedy",
+    )  # fmt: skip
 
 
 async def _agreement(answers: Answers[Floats], settings: GreedySettings) -> Agreement:

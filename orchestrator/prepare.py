@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.adapters import model_folder
 from orchestrator.adapters.generation_config import generation_defaults, needs_target
 from orchestrator.adapters.state import content_digests
+from orchestrator.canaries.scored import check_harness, task_files
 from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.build_space import build_all_arms
 from orchestrator.core.identity import digest, study_id
@@ -16,7 +17,7 @@ from orchestrator.core.premises import Premises
 from orchestrator.core.sampling import SamplingDefaults, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, reported_at
 from orchestrator.load.random_text import random_reason
 from orchestrator.load.workload import Workload, find_workload, load_workload
 from orchestrator.version import VERSION
@@ -39,6 +40,8 @@ class Prepared:
     config: StudyConfig
     arms: tuple[Arm, ...]
     workload: Workload
+    proof_workload: Workload
+    """Prompts of the text test of losslessness."""
     study_id: str
     notes: tuple[str, ...]
     """What could not be checked on this machine."""
@@ -80,6 +83,7 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
         config=config,
         arms=arms,
         workload=_workload(config),
+        proof_workload=_proof_workload(config),
         study_id=study_id(config.name, identity(config)),
         notes=tuple(notes),
     )
@@ -217,6 +221,21 @@ def _workload(config: StudyConfig) -> Workload:
     return workload
 
 
+def _proof_workload(config: StudyConfig) -> Workload:
+    """Return the prompts of the text test; checks what else a proof needs."""
+    workload = load_workload(_workload_file(config.proof.workload))
+    if workload.needs_chat:
+        raise ConfigError(
+            "proof.workload", f"'{workload.name}' holds conversations, and the text test sends "
+            "token ids", "use one of plain prompts such as code",
+        )  # fmt: skip
+    if config.proof.tasks:
+        with reported_at("proof.tasks"):
+            task_files(config.proof.tasks)
+            check_harness()
+    return workload
+
+
 def _workload_file(name_or_path: str) -> Path:
     """Return the file of a workload that is named as ``code`` or by its path."""
     path = Path(name_or_path)
@@ -253,7 +272,8 @@ def identity(config: StudyConfig) -> dict[str, Any]:
     others = [{**build, "python": None} for build in plain["engine"].pop("builds")]
     if others:
         plain["engine"]["builds"] = others
-    plain["load"]["workload"] = Path(config.load.workload).name
+    for section in ("load", "proof"):
+        plain[section]["workload"] = Path(plain[section]["workload"]).name
     return plain
 
 

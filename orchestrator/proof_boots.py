@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.proof import next_proof, proof_arms
+from orchestrator.core.proof_gates import ProofDemands, Proofs, text_floor
 from orchestrator.core.race_state import Choice, RaceQuestion
 from orchestrator.core.types import Arm, Boot
 
@@ -14,8 +15,9 @@ from orchestrator.core.types import Arm, Boot
 class ProofBoots:
     """Keeps the proof boots that ended, were lost and are under way."""
 
-    def __init__(self, question: RaceQuestion) -> None:
+    def __init__(self, question: RaceQuestion, demands: ProofDemands) -> None:
         self._question = question
+        self._demands = demands
         self._ended: list[Boot] = []
         self._lost: list[Arm] = []
         self._running: dict[str, Arm] = {}
@@ -30,9 +32,24 @@ class ProofBoots:
         """Proof boots under way."""
         return len(self._running)
 
+    @property
+    def set_aside(self) -> frozenset[Arm]:
+        """Arms of the race that cannot win by what the proof boots showed."""
+        return frozenset(self._proofs.set_aside(self._question.arms))
+
+    @property
+    def _proofs(self) -> Proofs:
+        return Proofs(boots=self.ended, demands=self._demands)
+
+    def floor(self, arm: Arm) -> float | None:
+        """Return the numeric floor that the arm's control measured, in log odds, or None."""
+        return text_floor(self._proofs.control(arm))
+
     def start(self, trial_id: str, choice: Choice | None) -> tuple[Arm, int] | None:
         """Return the arm of the next proof boot and its number, and count it as under way."""
         question = self._question
+        if not self._demands.any:
+            return None
         arm = next_proof(
             proof_arms(choice, question.arms, question.reference),
             ended=self._ended,

@@ -11,6 +11,7 @@ from orchestrator.core.builds import arm_names, by_build
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.forecast import Forecast
 from orchestrator.core.promotion import Gate
+from orchestrator.core.proof_gates import ProofDemands
 from orchestrator.core.race import GIVEN_UP, MAX_FRESH
 from orchestrator.core.race_state import RaceQuestion, RaceSettings
 from orchestrator.core.space import reference_arm
@@ -76,6 +77,7 @@ def format_plan(
     settings: RaceSettings,
     seconds_per_boot: float | None = None,
     num_nodes: int = 1,
+    proof: ProofDemands,
 ) -> list[str]:
     """Return what a study will do: arms, cells, boots, and hours where a boot's time is known.
 
@@ -87,6 +89,7 @@ def format_plan(
         settings: The race's budget.
         seconds_per_boot: Boot and blocks of one trial; None when unknown.
         num_nodes: Boots that run at the same time.
+        proof: What is asked of the proof boots.
     """
     reference = reference_arm(arms, incumbent)
     what = "the incumbent" if incumbent is not None else "the reference"
@@ -106,6 +109,7 @@ def format_plan(
         f"at most {settings.max_boots} boots{hours}: every arm once, then the leader and its "
         f"strongest rival until another arm would gain less than {limit:.2%} on average, "
         f"then {settings.fresh_boots} to {MAX_FRESH} fresh boots of the winner{against}",
+        _proof_words(proof),
     ]
     if seconds_per_boot is not None:
         question = RaceQuestion(arms=tuple(arms), incumbent=incumbent, weights=weights, board=board)
@@ -115,8 +119,23 @@ def format_plan(
         paragraphs.append(
             f"usually about {num_boots} boots, {time} on {nodes} "
             f"({_duration(seconds_per_boot)} a boot with its blocks)"
+            + ("; the boots of the proof, one after the other, come on top" if proof.any else "")
         )
     return [line for paragraph in paragraphs for line in wrapped(paragraph)]
+
+
+def _proof_words(proof: ProofDemands) -> str:
+    asked = {
+        "that the output follows the target's distribution": proof.lossless,
+        "that answers are as the control's": proof.canaries,
+    }
+    if not proof.any:
+        return "nothing is asked of the output: proof.lossless and proof.canaries are off"
+    words = " and ".join(f"{what} ({how})" for what, how in asked.items() if how != "off")
+    return (
+        f"then a boot of no speculation and one of the winner beyond these, to show {words}; a "
+        "winner that fails is set aside and the race goes on"
+    )
 
 
 def _arms_by_build(arms: Sequence[Arm]) -> list[str]:

@@ -18,6 +18,7 @@ from ray.tune.search import Searcher
 from orchestrator.core.build_race import BuildRace, build_races, next_turn
 from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.proof_gates import NO_PROOF, ProofDemands
 from orchestrator.core.race_state import (
     Choice,
     Elapsed,
@@ -51,6 +52,8 @@ class TrialOrder:
     node_id: str
     is_proof: bool = False
     """Whether the boot measures nothing and looks at the parts of a proof."""
+    floor: float | None = None
+    """Of a proof boot: log odds by which numerics move an event, as its control measured them."""
 
 
 TrialFactory = Callable[[TrialOrder], Trial]
@@ -67,8 +70,9 @@ class StudyPlan:
     """What a boot with its blocks takes, until one has shown it."""
     slot_token: str
     num_nodes: int
-    needs_proof: bool = False
-    """Whether the choice and its control get proof boots once the race is over."""
+    demands: ProofDemands = NO_PROOF
+    """What is asked of the proof boots that the choice and its control get; by default nothing, so
+    that there are none."""
     storage_path: Path
     """Folder for Tune's own state."""
 
@@ -98,6 +102,7 @@ class SpecTrial(tune.Trainable):
             replicate=int(config["replicate"]),
             node_id=ray.get_runtime_context().get_node_id(),
             is_proof=bool(config["is_proof"]),
+            floor=config["floor"],
         )
         self._trial = factory(order)
         try:
@@ -148,7 +153,7 @@ class RaceSearcher(Searcher):
         self._running: dict[str, tuple[Arm, int, float]] = {}
         self._lost: list[Arm] = []
         self._races = build_races(plan.question, plan.race)
-        self._proofs = {race.build: ProofBoots(race.question) for race in self._races}
+        self._proofs = {race.build: ProofBoots(race.question, plan.demands) for race in self._races}
         self._name = arm_names(plan.question.arms)
         self.choices: dict[str, Choice] = {}
         self.stop_reason = ""
@@ -186,16 +191,16 @@ class RaceSearcher(Searcher):
             return None
         self._running[trial_id] = (decision.arm, decision.replicate, self._now_s())
         self._on_issue(trial_id, f"{self._name(decision.arm)} (boot {decision.replicate + 1})")
-        return _order(decision.arm, decision.replicate, is_proof=False)
+        return _order(decision.arm, decision.replicate)
 
     def _suggest_proof(self, trial_id: str, stop_reason: str) -> dict[str, Any] | str | None:
         """Return the next proof boot of a race that is over, None to wait, or FINISHED."""
-        for build, proofs in self._proofs.items() if self._plan.needs_proof else ():
+        for build, proofs in self._proofs.items():
             due = proofs.start(trial_id, self.choices.get(build))
             if due is not None:
                 arm, number = due
                 self._on_issue(trial_id, f"{self._name(arm)} (proof)")
-                return _order(arm, number, is_proof=True)
+                return _order(arm, number, is_proof=True, floor=proofs.floor(arm))
         if self._num_proofs_running:
             return None
         self.stop_reason = stop_reason
@@ -271,12 +276,15 @@ class RaceSearcher(Searcher):
             running=[arm for arm, _, _ in self._running.values() if arm in arms],
             choice=self.choices.get(race.build),
             elapsed=race.elapsed(elapsed),
+            set_aside=self._proofs[race.build].set_aside,
         )
 
 
-def _order(arm: Arm, replicate: int, *, is_proof: bool) -> dict[str, Any]:
+def _order(
+    arm: Arm, replicate: int, *, is_proof: bool = False, floor: float | None = None
+) -> dict[str, Any]:
     """Return what Tune hands to the trial."""
-    return {"arm": to_plain(arm), "replicate": replicate, "is_proof": is_proof}
+    return {"arm": to_plain(arm), "replicate": replicate, "is_proof": is_proof, "floor": floor}
 
 
 def run_race(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,22 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.audit.engine import Build, Engine, Rule, booted, loaded
+from orchestrator.adapters.audit_folder import Rows, all_rows, observations
 from orchestrator.core.lossless.judge import LosslessResult, LosslessSettings, LosslessTest
-from orchestrator.core.lossless.observations import Observations
-from serve_apps.audit.records import (
-    KINDS,
-    RANK_BUCKETS,
-    RECOVERED_RANK,
-    ROW,
-    attachment,
-    read_folder,
-)
+from serve_apps.audit.records import KINDS, RANK_BUCKETS, RECOVERED_RANK, attachment
 
 POLL_S = 10.0
 EVERY = 50
 """Rejections between two looks when it is asked after how many an arm was rejected."""
-
-Rows = NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,21 +113,6 @@ def _watch(engine: Engine, folder: Path, budget: Budget) -> None:
 def generated(engine: Engine) -> int:
     """Return the tokens that the engine has generated since its boot."""
     return int(sum(counters.generation_tokens or 0 for counters in engine.counters().values()))
-
-
-def all_rows(folder: Path) -> Rows:
-    """Return the rows of a boot; on a CPU one process of it samples."""
-    parts = [records.rows for records in read_folder(folder)]
-    return np.concatenate(parts) if parts else np.empty(0, ROW)
-
-
-def observations(rows: Rows) -> Mapping[str, Observations]:
-    """Return rows as the judge takes them."""
-    return {
-        kind: Observations(x=of_kind["x"], m=of_kind["m"])
-        for code, kind in enumerate(KINDS)
-        if len(of_kind := rows[rows["kind"] == code])
-    }
 
 
 def rejected_after(rows: Rows) -> int | None:

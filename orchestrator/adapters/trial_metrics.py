@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.formulas import acceptance_rate_per_position, pooled
+from orchestrator.core.proof_gates import proof_values
 from orchestrator.core.quantities import quantities
 from orchestrator.core.types import Block, Boot, Cell
 
@@ -49,7 +50,7 @@ def block_points(block: Block) -> list[Point]:
 
 
 def boot_points(boot: Boot) -> list[Point]:
-    """Return the summary metrics of one boot: by cell, by position, and the engine's facts.
+    """Return the summary metrics of one boot: by cell, by position, its proof, its engine.
 
     Blocks that are invalid take no part.
     """
@@ -62,7 +63,8 @@ def boot_points(boot: Boot) -> list[Point]:
         if not cell.is_open_loop:  # its concurrency is an outcome, and no axis to draw over
             by_streams = {f"{name}/t{cell.temperature:g}": value for name, value in values.items()}
             points += _finite(by_streams, step=cell.streams)
-    return points + _position_points(boot.blocks) + _fact_points(boot)
+    shown = _finite(proof_values(boot))
+    return points + _position_points(boot.blocks) + _fact_points(boot) + shown
 
 
 def _position_points(blocks: Sequence[Block]) -> list[Point]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.canaries.run import CanarySettings, context_result, run_canaries
+from orchestrator.canaries.run import CanarySettings, run_canaries
 from orchestrator.canaries.scored import ScoreSettings, score_tasks
 from orchestrator.canaries.served import ask_served
 from orchestrator.canaries.wire import Server
@@ -18,6 +18,7 @@ from orchestrator.core.quality import (
     canaries_gate,
     compare_canary,
     compare_task,
+    context_result,
 )
 
 

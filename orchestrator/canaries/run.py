@@ -11,7 +11,7 @@ from orchestrator.canaries.questions import Ask, Canary, image_canary, text_cana
 from orchestrator.canaries.reply import Reply, parse_reply
 from orchestrator.canaries.served import Served, ask_served
 from orchestrator.canaries.wire import Server, post
-from orchestrator.core.quality import CONTEXT, CanaryFault, CanaryResult
+from orchestrator.core.quality import CanaryResult
 from orchestrator.errors import ConfigError, TransientError
 
 Tell = Callable[[str], None]
@@ -79,22 +79,6 @@ def run_canaries(
         word = {True: "passed", False: "failed", None: "not applicable"}[result.passed]
         tell(f"{name}: {word}, {result.reason}")
     return tuple(results)
-
-
-def context_result(own: int | None, wanted: int | None) -> CanaryResult:
-    """Return whether a server keeps the context length that it is held against.
-
-    Args:
-        own: Its ``max_model_len``, in tokens; None where it does not say.
-        wanted: The control's, likewise.
-    """
-    if own is None or wanted is None:
-        reason = "a server does not say its max_model_len"
-        return CanaryResult(name=CONTEXT, passed=None, reason=reason)
-    if own < wanted:
-        reason = f"{own:,} tokens, the control has {wanted:,}"
-        return CanaryResult(name=CONTEXT, passed=False, reason=reason, fault=CanaryFault.WRONG)
-    return CanaryResult(name=CONTEXT, passed=True, reason=f"{own:,} tokens")
 
 
 def _ask_all(

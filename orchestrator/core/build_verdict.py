@@ -9,7 +9,7 @@ by the same gates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.core.build_race import build_questions, production_build
 from orchestrator.core.builds import boots_by_build
@@ -18,6 +18,7 @@ from orchestrator.core.comparison import measured
 from orchestrator.core.estimate import Contrast, acceptance_lengths
 from orchestrator.core.premises import Premises
 from orchestrator.core.promotion import Gate, GateSettings
+from orchestrator.core.proof_gates import ProofDemands, Proofs
 from orchestrator.core.race_state import Choice, RaceQuestion
 from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, decide, promotable
@@ -102,6 +103,8 @@ class VerdictSettings:
     """Coverage of the intervals, 0 to 1."""
     premises: Mapping[str, Premises]
     """What the conclusions of each build depend on."""
+    proof: ProofDemands = field(default_factory=ProofDemands)
+    """What is demanded of the proof boots."""
 
 
 def decide_builds(
@@ -110,6 +113,7 @@ def decide_builds(
     *,
     settings: VerdictSettings,
     choices: Mapping[str, Choice],
+    proofs: Sequence[Boot] = (),
 ) -> StudyVerdict:
     """Return the verdict of a study, build by build.
 
@@ -118,10 +122,12 @@ def decide_builds(
         boots: All boots, whatever their end.
         settings: How they are read.
         choices: What the race of each build chose, and by which boots.
+        proofs: The proof boots, whatever their end.
     """
+    shown = Proofs(boots=tuple(proofs), demands=settings.proof)
     by_build = boots_by_build(boots)
     verdicts = {
-        build: _verdict(own, by_build.get(build, ()), settings, choices.get(build))
+        build: _verdict(own, by_build.get(build, ()), settings, choices.get(build), shown)
         for build, own in build_questions(question).items()
     }
     if len(verdicts) == 1:
@@ -134,13 +140,18 @@ def decide_builds(
             boots,
             settings=settings,
             choices=choices,
+            proofs=shown,
         ),
         is_modelled=question.board is not None,
     )
 
 
 def _verdict(
-    question: RaceQuestion, boots: Sequence[Boot], settings: VerdictSettings, choice: Choice | None
+    question: RaceQuestion,
+    boots: Sequence[Boot],
+    settings: VerdictSettings,
+    choice: Choice | None,
+    proofs: Proofs,
 ) -> Verdict:
     return decide(
         question.arms,
@@ -153,6 +164,7 @@ def _verdict(
         premises=settings.premises.get(question.arms[0].engine_build),
         chosen=None if choice is None else choice.arm,
         chosen_by=None if choice is None else choice.chosen_by,
+        proofs=proofs,
     )
 
 
@@ -191,6 +203,7 @@ def _changes(
     *,
     settings: VerdictSettings,
     choices: Mapping[str, Choice],
+    proofs: Proofs,
 ) -> tuple[BuildChange, ...]:
     """Ask of every other build's choice whether it may take the incumbent's place.
 
@@ -206,7 +219,7 @@ def _changes(
         pair = {build, reference.engine_build}
         asked = replace(question, arms=(reference, choice.arm))
         verdict = _verdict(
-            asked, [b for b in boots if b.arm.engine_build in pair], settings, choice
+            asked, [b for b in boots if b.arm.engine_build in pair], settings, choice, proofs
         )
         place = next((item for item in verdict.ranking if item.summary.arm == choice.arm), None)
         if place is not None and place.contrast is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from orchestrator.core.comparison import Comparison, Measured, measured
 from orchestrator.core.estimate import Contrast
@@ -16,14 +17,14 @@ from orchestrator.core.promotion import (
     kv_gate,
     synthetic_gate,
     ttft_gate,
-    untested_gates,
     valid_gate,
 )
+from orchestrator.core.proof_gates import Proofs
 from orchestrator.core.summary import ArmSummary
 from orchestrator.core.types import Arm, BoardModel, Boot, Cell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """The measurements of a study with the settings under which they are read."""
 
@@ -42,11 +43,24 @@ class Evidence:
     """The arm that the race chose; None where no race did."""
     chosen_by: Collection[str] | None = None
     """Trial ids of the boots by which the race chose; None where it does not say."""
+    proofs: Proofs = field(default_factory=Proofs)
+    """What is shown of arms besides their speed."""
 
     @property
     def scored(self) -> tuple[Arm, ...]:
         """Arms with a scored boot, in the order of the space."""
         return tuple(arm for arm in self.summaries if arm in self.comparison.boots)
+
+    @cached_property
+    def set_aside(self) -> Mapping[Arm, str]:
+        """Scored arms that cannot win whatever their speed, and why; the reference is not asked."""
+        found = self.proofs.set_aside(self.scored)
+        return {arm: reason for arm, reason in found.items() if arm != self.reference}
+
+    @property
+    def candidates(self) -> tuple[Arm, ...]:
+        """Scored arms that may win."""
+        return tuple(arm for arm in self.scored if arm not in self.set_aside)
 
     @property
     def finalists(self) -> tuple[Arm, ...]:
@@ -102,7 +116,9 @@ class Evidence:
         return tuple(
             other
             for other in self.finalists
-            if other != arm and self.contrast(other, arm).excludes_zero is False
+            if other != arm
+            and other not in self.set_aside
+            and self.contrast(other, arm).excludes_zero is False
         )
 
 
@@ -127,5 +143,5 @@ def ask_gates(evidence: Evidence, arm: Arm, reference: Arm) -> tuple[Gate, ...]:
         in_force_gate(arm, boots),
         valid_gate(boots, tuple(evidence.weights)),
         synthetic_gate(arm),
-        *untested_gates(),
+        *evidence.proofs.gates(arm),
     )

@@ -188,18 +188,6 @@ def synthetic_gate(arm: Arm) -> Gate:
     return Gate(name="not_synthetic", passed=True, reason="drafts are verified by the target")
 
 
-def untested_gates() -> tuple[Gate, ...]:
-    """Return the gates that are demanded of a promotion and that nothing tests yet."""
-    return (
-        Gate(
-            name="lossless",
-            passed=None,
-            reason="not tested: that the output follows the target's distribution is not shown",
-        ),
-        Gate(name="canaries", passed=None, reason="not tested: no answer was checked for content"),
-    )
-
-
 def _non_inferiority(
     name: str,
     cells: Mapping[str, tuple[Contrast, str]],

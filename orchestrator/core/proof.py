@@ -39,7 +39,9 @@ def proof_arms(
 def next_proof(
     wanted: Sequence[Arm], *, ended: Sequence[Boot], lost: Sequence[Arm], running: Sequence[Arm]
 ) -> Arm | None:
-    """Return the arm whose proof boot is to start now; None when all are under way or done.
+    """Return the arm whose proof boot is to start now; None to wait for one, or when all are done.
+
+    One after the other: what the control shows of numerics is the scale that the arm is judged by.
 
     Args:
         wanted: Of ``proof_arms``.
@@ -51,7 +53,9 @@ def next_proof(
         boots = [boot for boot in ended if boot.arm == arm]
         tried = len(boots) + sum(item == arm for item in lost)
         is_proved = any(boot.status is BootStatus.OK for boot in boots)
-        if not is_proved and arm not in running and tried < MAX_ATTEMPTS:
+        if arm in running:
+            return None
+        if not is_proved and tried < MAX_ATTEMPTS:
             return arm
     return None
 

@@ -136,6 +136,22 @@ class TaskComparison:
         return {TaskAnswer.NOT_WORSE: True, TaskAnswer.WORSE: False}.get(self.answer)
 
 
+def context_result(own: int | None, wanted: int | None) -> CanaryResult:
+    """Return whether a server keeps the context length that it is held against.
+
+    Args:
+        own: Its ``max_model_len``, in tokens; None where it does not say.
+        wanted: The control's, likewise.
+    """
+    if own is None or wanted is None:
+        reason = "a server does not say its max_model_len"
+        return CanaryResult(name=CONTEXT, passed=None, reason=reason)
+    if own < wanted:
+        reason = f"{own:,} tokens, the control has {wanted:,}"
+        return CanaryResult(name=CONTEXT, passed=False, reason=reason, fault=CanaryFault.WRONG)
+    return CanaryResult(name=CONTEXT, passed=True, reason=f"{own:,} tokens")
+
+
 def compare_canary(arm: CanaryResult, control: CanaryResult) -> CanaryComparison:
     """Return what a canary says of the arm, given what it says of the control.
 

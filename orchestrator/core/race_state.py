@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -81,7 +81,7 @@ class RaceState:
     scored: tuple[Scored, ...]
     """In order of their end. An issued boot that is neither here nor in ``failed`` is running."""
     dead: frozenset[Arm] = frozenset()
-    """Arms that cannot run here or are not in force."""
+    """Arms that cannot run here, are not in force, or cannot win by what their output showed."""
     issued: Mapping[Arm, int] = field(default_factory=dict)
     """Boots started so far, running ones included."""
     failed: Mapping[Arm, int] = field(default_factory=dict)
@@ -144,6 +144,7 @@ def race_state(
     running: Sequence[Arm] = (),
     choice: Choice | None = None,
     elapsed: Elapsed | None = None,
+    set_aside: Collection[Arm] = (),
 ) -> RaceState:
     """Return what the race decides on.
 
@@ -157,11 +158,12 @@ def race_state(
         running: Arms of the boots under way, once for each.
         choice: What the race has chosen, if it has.
         elapsed: The time taken; None where hours do not matter.
+        set_aside: Arms that cannot win by what their proof boots showed; the reference stays.
     """
     failed = dict.fromkeys(question.arms, 0)
     issued = dict.fromkeys(question.arms, 0)
     kv: dict[Arm, int] = {}
-    dead: set[Arm] = set()
+    dead: set[Arm] = {arm for arm in set_aside if arm != question.reference}
     scored: list[Scored] = []
     odd = odd_boots([item.boot for item in ended])
     for item in ended:

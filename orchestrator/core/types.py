@@ -275,6 +275,7 @@ class ProofPart(StrEnum):
 
     TEXT = "text"
     AUDIT = "audit"
+    GREEDY = "greedy"
     CANARIES = "canaries"
     TASKS = "tasks"
 

@@ -15,6 +15,7 @@ from orchestrator.core.estimate import Contrast
 from orchestrator.core.evidence import Evidence, ask_gates
 from orchestrator.core.premises import Premises
 from orchestrator.core.promotion import Gate, GateSettings
+from orchestrator.core.proof_gates import Proofs
 from orchestrator.core.space import reference_arm
 from orchestrator.core.summary import ArmSummary, summarise_compared
 from orchestrator.core.types import Arm, BoardModel, Boot, Cell
@@ -24,6 +25,7 @@ from orchestrator.core.wording import (
     gate_sentences,
     model_sentences,
     outlier_sentences,
+    set_aside_sentences,
     speed_sentence,
     spread_sentence,
     tie_sentence,
@@ -103,6 +105,7 @@ def decide(
     premises: Premises | None = None,
     chosen: Arm | None = None,
     chosen_by: Collection[str] | None = None,
+    proofs: Proofs | None = None,
 ) -> Verdict:
     """Return the verdict of a study.
 
@@ -119,6 +122,8 @@ def decide(
             about this one. None takes the fastest and breaks ties here.
         chosen_by: Trial ids of the boots by which the race chose its winner; they do not count as
             fresh. None takes each arm's first scored boot.
+        proofs: What is shown of arms besides their speed, and what is demanded of it; None demands
+            nothing.
     """
     taken = measured(boots, cells=tuple(weights), board=board)
     comparison = taken.compare(weights)
@@ -136,6 +141,7 @@ def decide(
         confidence=confidence,
         chosen=chosen,
         chosen_by=chosen_by,
+        proofs=proofs or Proofs(),
     )
     conclusion = _conclude(evidence)
     outliers = comparison.outliers()
@@ -149,6 +155,7 @@ def decide(
         gates=conclusion.gates,
         sentences=(
             *conclusion.sentences,
+            *set_aside_sentences(evidence.set_aside, conclusion.winner),
             *model_sentences(board, arms=shown, streams=[cell.streams for cell in weights]),
             *gate_sentences(conclusion.gates),
             *outlier_sentences(outliers),
@@ -187,7 +194,7 @@ def _conclude(evidence: Evidence) -> _Conclusion:
     if reference not in evidence.scored:
         return _no_result(f"{reference.label}, to be compared with, has no scored boot")
     chosen = evidence.chosen if evidence.chosen in evidence.scored else None
-    best = chosen or min(evidence.scored, key=evidence.seconds)
+    best = chosen or min(evidence.candidates or evidence.scored, key=evidence.seconds)
     if best == reference:
         return _kept(evidence, reference)
     contrast = evidence.contrast(best, reference)
@@ -205,13 +212,19 @@ def _no_result(reason: str) -> _Conclusion:
 def _kept(evidence: Evidence, reference: Arm) -> _Conclusion:
     """The reference is the fastest itself."""
     serves = ", which serves now," if reference == evidence.incumbent else ""
-    sentences = [f"{reference.label}{serves} is the fastest of {len(evidence.scored)} arms."]
+    sentences = [f"{reference.label}{serves} is the fastest of {_number(evidence)}."]
     sentences += [
         f"{other.label} cannot be told apart from it: "
         f"{evidence.contrast(other, reference).in_words}."
         for other in evidence.tied_with(reference)
     ]
     return _Conclusion(kind="keep", winner=reference, sentences=tuple(sentences))
+
+
+def _number(evidence: Evidence) -> str:
+    """Return of how many arms one is the fastest."""
+    left = len(evidence.candidates)
+    return f"{left} arms" + (" that may win" if left < len(evidence.scored) else "")
 
 
 def _undecided(evidence: Evidence, best: Arm, reference: Arm) -> _Conclusion:

@@ -96,6 +96,15 @@ def gate_sentences(gates: Sequence[Gate]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def set_aside_sentences(set_aside: Mapping[Arm, str], winner: Arm | None) -> tuple[str, ...]:
+    """Return which arms cannot win by what is shown of their output; the winner's gates say it."""
+    return tuple(
+        f"{arm.label} is set aside: {reason.rstrip('.')}."
+        for arm, reason in set_aside.items()
+        if arm != winner
+    )
+
+
 def boot_sentences(summaries: Sequence[ArmSummary], copies: Mapping[Arm, int]) -> tuple[str, ...]:
     """Return which arms have no score and why, and which boots were copies.
 

@@ -9,7 +9,8 @@ from orchestrator.core.boot_model import BootFit, BootScore, fit_boots
 from orchestrator.core.effects import pair
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.formulas import acceptance_length, pooled
-from orchestrator.core.promotion import Gate, GateSettings, cells_gate, untested_gates
+from orchestrator.core.promotion import Gate, GateSettings, cells_gate
+from orchestrator.core.proof_gates import Proofs
 from orchestrator.core.types import Arm, Cell
 from orchestrator.results.boots import RowBoot
 from orchestrator.results.question import CellLine, Outcome, Place
@@ -129,7 +130,7 @@ def unanswered_gates(arm: Arm) -> tuple[Gate, ...]:
         "in_force": f"rows do not prove that {arm.label} was in force in the engine",
     }
     gates = [Gate(name=name, passed=None, reason=text) for name, text in missing.items()]
-    return (*gates, *untested_gates())
+    return (*gates, *Proofs().gates(arm))
 
 
 def _cell(

@@ -16,7 +16,6 @@ from orchestrator.core.promotion import (
     kv_gate,
     synthetic_gate,
     ttft_gate,
-    untested_gates,
     valid_gate,
 )
 from orchestrator.core.types import BootStatus
@@ -200,12 +199,3 @@ def test_synthetic_gate_never_lets_synthetic_serve() -> None:
     assert synthetic_gate(make_arm(rejection="synthetic")).passed is False
     assert synthetic_gate(ARM).passed is True
     assert synthetic_gate(BASELINE).passed is True
-
-
-def test_untested_gates_are_shown_and_do_not_block() -> None:
-    gates = untested_gates()
-    assert [gate.name for gate in gates] == ["lossless", "canaries"]
-    for gate in gates:
-        assert gate.passed is None
-        assert gate.reason.startswith("not tested")
-        assert not gate.blocks

@@ -39,9 +39,10 @@ def test_each_arm_gets_one_proof_boot_and_a_failed_one_a_second() -> None:
     wanted = (BASELINE, BEST)
 
     assert next_proof(wanted, ended=[], lost=[], running=[]) == BASELINE
-    assert next_proof(wanted, ended=[], lost=[], running=[BASELINE]) == BEST
-    assert next_proof(wanted, ended=[], lost=[], running=wanted) is None
+    assert next_proof(wanted, ended=[], lost=[], running=[BASELINE]) is None, "its floor is wanted"
     done = [proof_boot(BASELINE), proof_boot(BEST)]
+    assert next_proof(wanted, ended=done[:1], lost=[], running=[]) == BEST
+    assert next_proof(wanted, ended=done[:1], lost=[], running=[BEST]) is None
     assert next_proof(wanted, ended=done, lost=[], running=[]) is None
     failed = [proof_boot(BASELINE, BootStatus.FAILED), proof_boot(BEST)]
     assert next_proof(wanted, ended=failed, lost=[], running=[]) == BASELINE

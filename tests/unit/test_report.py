@@ -8,6 +8,7 @@ from core_samples import BASELINE, BOARD, CELL, WIDE_CELL, make_arm, make_boot, 
 from orchestrator.core.forecast import Forecast, ForecastRow
 from orchestrator.core.premises import Premises
 from orchestrator.core.promotion import GateSettings
+from orchestrator.core.proof_gates import NO_PROOF, ProofDemands
 from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.summary import summarise
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
@@ -97,7 +98,13 @@ def test_results_table_many_cells_wrap_into_several_tables() -> None:
 
 def test_plan_says_arms_boots_cells_and_time() -> None:
     lines = format_plan(
-        ARMS, weights=WEIGHTS, board=BOARD, incumbent=None, settings=RACE, seconds_per_boot=1200
+        ARMS,
+        weights=WEIGHTS,
+        board=BOARD,
+        incumbent=None,
+        settings=RACE,
+        seconds_per_boot=1200,
+        proof=ProofDemands(),
     )
     text = " ".join(" ".join(lines).split())
     assert all(len(line) <= WIDTH for line in lines)
@@ -109,6 +116,9 @@ def test_plan_says_arms_boots_cells_and_time() -> None:
         "gain less than 0.50% on average",
         "2 to 6 fresh boots of the winner, which is compared with the reference no-speculation",
         "usually about 12 boots, 4.0 h on one node (20 min a boot",
+        "a boot of no speculation and one of the winner beyond these, to show that the output "
+        "follows the target's distribution (reported) and that answers are as the control's",
+        "the boots of the proof, one after the other, come on top",
     ):
         assert words in text
 
@@ -122,6 +132,7 @@ def test_plan_names_hours_and_nodes_share_the_time() -> None:
         settings=replace(RACE, max_hours=2.5),
         seconds_per_boot=1200,
         num_nodes=2,
+        proof=ProofDemands(),
     )
     text = " ".join(" ".join(lines).split())
     for words in (
@@ -132,13 +143,22 @@ def test_plan_names_hours_and_nodes_share_the_time() -> None:
 
 
 def test_plan_without_times_or_reference_leaves_them_out() -> None:
-    lines = format_plan((BLOCK7,), weights=WEIGHTS, board=None, incumbent=None, settings=RACE)
+    lines = format_plan(
+        (BLOCK7,), weights=WEIGHTS, board=None, incumbent=None, settings=RACE, proof=NO_PROOF
+    )
     text = " ".join(lines)
     assert "step times: measured" in text
     assert "reference" not in text
     assert "on one node" not in text
+    assert "nothing is asked of the output" in text
     short = format_plan(
-        ARMS, weights=WEIGHTS, board=None, incumbent=BLOCK5, settings=RACE, seconds_per_boot=10
+        ARMS,
+        weights=WEIGHTS,
+        board=None,
+        incumbent=BLOCK5,
+        settings=RACE,
+        seconds_per_boot=10,
+        proof=NO_PROOF,
     )
     assert "usually about 12 boots, 2 min on one node" in " ".join(" ".join(short).split())
     assert "the incumbent probabilistic+block-5" in " ".join(" ".join(short).split())

@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from ray.tune.search import Searcher
 
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.lossless.judge import judge
+from orchestrator.core.proof_gates import ProofDemands, TextFinding
 from orchestrator.core.race_state import RaceQuestion, RaceSettings
 from orchestrator.core.types import Arm, Boot, BootStatus, Cell, ProofPart
 from orchestrator.events import Pace, Printer
@@ -30,6 +32,7 @@ from orchestrator.fakes.load import FakeLoad
 from orchestrator.fakes.prover import FakeProver
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeClock, FakeNode
+from orchestrator.ports import Finding
 from orchestrator.study import RaceSearcher, StudyPlan, with_incumbent
 from orchestrator.study_progress import Progress
 from orchestrator.trial import Trial, TrialPorts, TrialSpec, describe_end
@@ -65,6 +68,8 @@ class Cluster:
     """What runs the searcher's boots: one board, in virtual time."""
 
     faults: Mapping[Arm, Faults]
+    findings: Mapping[Arm, Mapping[ProofPart, Finding]] = field(default_factory=dict)
+    """Of proof boots; those of an arm that is not here find nothing."""
 
     def __post_init__(self) -> None:
         self.board = FakeBoard(faults=self.faults)
@@ -89,7 +94,7 @@ class Cluster:
             load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
             tracker=self.tracker,
             node=FakeNode(),
-            prover=FakeProver(),
+            prover=FakeProver(self.findings.get(spec.arm, {})),
         )
         trial = Trial(spec, ports, lambda _text: None)
         trial.setup()
@@ -362,7 +367,7 @@ def test_hours_are_counted_from_the_first_question_and_over_a_restore(tmp_path: 
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_choice_and_control_get_proof_boots_when_the_race_is_over(parallel: int) -> None:
-    plan = replace(make_plan(), needs_proof=True)
+    plan = replace(make_plan(), demands=ProofDemands())
 
     searcher, issued = race(plan=plan, parallel=parallel)
     without, fewer = race(parallel=parallel)
@@ -376,8 +381,61 @@ def test_choice_and_control_get_proof_boots_when_the_race_is_over(parallel: int)
     assert searcher.stop_reason == without.stop_reason
 
 
+def text_finding(kind: str, *, floor: float | None) -> Mapping[ProofPart, Finding]:
+    """Return what a proof boot finds when it looks at the text alone."""
+    found = replace(judge({}, num_tokens=1), kind=kind)
+    record = to_plain(TextFinding(result=found, floor=floor))
+    return {ProofPart.TEXT: Finding(record=record, sentence=found.sentence)}
+
+
+def test_choice_that_is_shown_lossy_is_set_aside_and_the_race_goes_on(tmp_path: Path) -> None:
+    plan = replace(make_plan(), demands=ProofDemands())
+    fastest, _ = race(plan=plan)
+    assert fastest.choice is not None
+    lossy = fastest.choice.arm
+    findings = {
+        BASELINE: text_finding("passed", floor=0.02),
+        lossy: text_finding("rejected", floor=None),
+    }
+    searcher, cluster, ids = make_searcher(plan), Cluster({}, findings), count()
+
+    asked: list[Mapping[str, Any]] = []
+    while (config := searcher.suggest(trial_id := f"t{next(ids)}")) != Searcher.FINISHED:
+        assert isinstance(config, dict)
+        asked.append(config)
+        searcher.on_trial_complete(trial_id, cluster.boot(trial_id, config))
+        searcher.save(str(tmp_path / "race.json"))
+        searcher = make_searcher(plan)
+        searcher.restore(str(tmp_path / "race.json"))
+
+    proved = [from_plain(Arm, item["arm"]) for item in asked if item["is_proof"]]
+    second = searcher.choice
+    assert second is not None
+    assert proved == [BASELINE, lossy, second.arm], "the control is looked at once"
+    rules = ("draft_sample_method", "rejection_sample_method")
+    assert any(getattr(second.arm, key) != getattr(lossy, key) for key in rules)
+    assert [item["floor"] for item in asked if item["is_proof"]] == [None, 0.02, 0.02]
+    end = max(index for index, item in enumerate(asked) if item["arm"] == to_plain(lossy))
+    fresh = [item for item in asked[end:] if item["arm"] == to_plain(second.arm)]
+    assert len(fresh) >= plan.race.fresh_boots + 1, "it gets fresh boots, and then its proof"
+
+
+def test_every_choice_shown_lossy_ends_the_race_all_the_same() -> None:
+    plan = replace(make_plan(), demands=ProofDemands())
+    findings = {
+        arm: text_finding("passed" if arm.is_baseline else "rejected", floor=None) for arm in ARMS
+    }
+    searcher, cluster = make_searcher(plan), Cluster({}, findings)
+
+    issued = list(drive(searcher, cluster, count()))
+
+    assert searcher.choice is not None
+    assert searcher.choice.arm == BASELINE
+    assert len(issued) <= plan.race.max_boots + len(ARMS)
+
+
 def test_proof_boot_that_is_lost_is_made_good_once_over_a_restore(tmp_path: Path) -> None:
-    plan = replace(make_plan((BASELINE, make_arm())), needs_proof=True)
+    plan = replace(make_plan((BASELINE, make_arm())), demands=ProofDemands())
     before, cluster, ids = make_searcher(plan), Cluster({}), count()
     config = None
     while not (isinstance(config, dict) and config["is_proof"]):
@@ -389,12 +447,16 @@ def test_proof_boot_that_is_lost_is_made_good_once_over_a_restore(tmp_path: Path
     after = make_searcher(plan)
     after.restore(str(tmp_path / "race.json"))
 
-    again = [after.suggest("p0"), after.suggest("p1")]
+    again = after.suggest("p0")
+    assert isinstance(again, dict)
+    assert (again["arm"], again["replicate"]) == (to_plain(BASELINE), 1)
+    assert after.suggest("p1") is None, "the control's floor is waited for"
     after.on_trial_complete("p0", error=True)
-
-    assert [item["replicate"] for item in again if isinstance(item, dict)] == [1, 0]
-    assert after.suggest("p2") is None, "the control had its two tries, the choice's is under way"
-    after.on_trial_complete("p1", cluster.boot("p1", again[1]))  # type: ignore[arg-type]
+    last = after.suggest("p1")
+    assert isinstance(last, dict), "the control had its two tries"
+    assert (last["arm"], last["floor"]) == (to_plain(make_arm()), None)
+    assert after.suggest("p2") is None
+    after.on_trial_complete("p1", cluster.boot("p1", last))
     assert after.suggest("p3") == Searcher.FINISHED
     assert len(after.proofs) == 1
 

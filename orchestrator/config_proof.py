@@ -1,0 +1,69 @@
+"""What a study's configuration asks of the proof boots of its choice and of its control."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.config_places import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofConfig:
+    """What must be shown of an arm's output before it may serve.
+
+    When the race has chosen, the control (the same build without speculation) and the choice get
+    one boot each beyond ``search.max_boots``, in which nothing is timed.
+    """
+
+    lossless: Literal["required", "reported", "off"] = "required"
+    """That the output follows the target's distribution. ``required``: what is not shown keeps the
+    arm out. ``reported``: only what is shown to be wrong does. ``off``: not looked at."""
+    canaries: Literal["required", "reported", "off"] = "required"
+    """That answers are what was asked for, as the control's are; likewise."""
+    displacement: float = 0.01
+    """Largest share of displaced tokens that a pass may leave unseen, above 0 and below 1. Half as
+    much takes four times as many tokens."""
+    error: float = 0.001
+    """Chance of rejecting a lossless arm, above 0 and below 1; half for the text, half for the
+    audit."""
+    max_tokens: int = 200_000
+    """Output tokens of the arm after which the text test answers, whatever it is."""
+    control_tokens: int = 20_000
+    """Output tokens of the control, by which numerics are known."""
+    greedy_tokens: int = 20_000
+    """Output tokens of either at temperature 0; asked only where the load has this temperature."""
+    workload: str = "code"
+    """Prompts of the text test: plain ones, by name or path as in ``load.workload``."""
+    answer_tokens: int = 256
+    """Of one answer of the text test."""
+    tasks: tuple[str, ...] = ()
+    """Scored tasks, by the name of a shipped one or the path of a YAML file; the extra ``eval`` is
+    needed."""
+    task_points: float = 10.0
+    """Loss of a task, in points of 100, that must be excluded, above 0 and below 100."""
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            ConfigError: A value is out of range, or tasks are asked for and not looked at.
+        """
+        for name, usual in (("displacement", 0.01), ("error", 0.001)):
+            value = getattr(self, name)
+            require(0 < value < 1, f"proof.{name}", f"{value} is not in (0, 1)", f"use {usual}")
+        for name in ("max_tokens", "control_tokens", "greedy_tokens", "answer_tokens"):
+            value = getattr(self, name)
+            require(value >= 1, f"proof.{name}", f"{value} is below 1", "give at least 1")
+        require(
+            0 < self.task_points < 100,
+            "proof.task_points",
+            f"{self.task_points:g} is not in (0, 100)",
+            "use 10",
+        )
+        require(
+            not self.tasks or self.canaries != "off",
+            "proof.tasks",
+            "are named although proof.canaries is off",
+            "set proof.canaries=reported or empty proof.tasks",
+        )

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from core_samples import BASELINE, make_arm, make_boot, make_facts
+
+from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.lossless.greedy import Agreement
+from orchestrator.core.lossless.judge import LosslessResult
+from orchestrator.core.proof import Demand
+from orchestrator.core.proof_gates import (
+    NO_PROOF,
+    AuditFinding,
+    CanaryFinding,
+    GreedyFinding,
+    ProofDemands,
+    Proofs,
+    TaskFinding,
+    TextFinding,
+    proof_values,
+    text_floor,
+)
+from orchestrator.core.quality import CanaryFault, CanaryResult, TaskScore
+from orchestrator.core.types import Arm, Boot, BootStatus, Proof, ProofPart
+
+ARM, OTHER_DEPTH, OTHER_RULES = make_arm(7), make_arm(5), make_arm(7, "greedy")
+REQUIRED = ProofDemands(lossless="required", canaries="required")
+Findings = Mapping[ProofPart, object]
+
+
+def result(kind: str, *, sentence: str = "", p_value: float = 1.0) -> LosslessResult:
+    return LosslessResult(
+        kind=kind,  # type: ignore[arg-type]  # a literal of its three
+        p_value=p_value,
+        num_tokens=1000,
+        num_observations={"rank_1": 1000},
+        displacement=0.002,
+        chance=0.001,
+        seen=0.008,
+        more_tokens=None,
+        where="rank_1",
+        sentence=sentence or f"{kind} it is.",
+    )
+
+
+def text(kind: str, floor: float | None = 0.01) -> TextFinding:
+    return TextFinding(result=result(kind), floor=floor)
+
+
+def audit(kind: str | None) -> AuditFinding:
+    if kind is None:
+        return AuditFinding(why_not="another runner", result=None)
+    return AuditFinding(why_not=None, result=result(kind, sentence=f"steps {kind}."))
+
+
+def greedy(disagreements: int, tokens: int = 20_000) -> GreedyFinding:
+    counted = Agreement(num_tokens=tokens, num_disagreements=disagreements, num_near_ties=0)
+    return GreedyFinding(agreement=counted)
+
+
+def canaries(*passed: str, failed: tuple[str, ...] = ()) -> CanaryFinding:
+    return CanaryFinding(
+        results=(
+            *(CanaryResult(name=name, passed=True, reason="as asked") for name in passed),
+            *(
+                CanaryResult(name=name, passed=False, reason="noise", fault=CanaryFault.GARBAGE)
+                for name in failed
+            ),
+        )
+    )
+
+
+def tasks(hits: int, total: int = 400) -> TaskFinding:
+    return TaskFinding(scores=(TaskScore(task="sums", hits=hits, total=total),))
+
+
+def boot(arm: Arm, findings: Findings, *, status: BootStatus = BootStatus.OK) -> Boot:
+    """Return a proof boot as it comes back: through JSON."""
+    plain = {str(part): to_plain(found) for part, found in findings.items()}
+    made = make_boot(arm, [], status=status, reason="" if status is BootStatus.OK else "it died")
+    made = replace(made, facts=make_facts(arm), proof=Proof(findings=plain))
+    return from_plain(Boot, json.loads(json.dumps(to_plain(made))))
+
+
+CONTROL: Findings = {
+    ProofPart.TEXT: text("passed"),
+    ProofPart.AUDIT: audit("passed"),
+    ProofPart.CANARIES: canaries("chat", "json"),
+}
+
+
+def ask(
+    findings: Findings,
+    *,
+    control: Findings = CONTROL,
+    demands: ProofDemands = REQUIRED,
+    arm: Arm = ARM,
+) -> Proofs:
+    return Proofs(boots=(boot(BASELINE, control), boot(arm, findings)), demands=demands)
+
+
+@pytest.mark.parametrize(
+    ("findings", "passed", "words"),
+    [
+        ({ProofPart.TEXT: text("passed"), ProofPart.AUDIT: audit("passed")}, True, "steps passed"),
+        ({ProofPart.TEXT: text("passed"), ProofPart.AUDIT: audit(None)}, True, "cannot attach"),
+        ({ProofPart.TEXT: text("cannot_tell"), ProofPart.AUDIT: audit("passed")}, True, "cannot"),
+        ({ProofPart.TEXT: text("cannot_tell"), ProofPart.AUDIT: audit(None)}, None, "another run"),
+        ({ProofPart.TEXT: text("passed"), ProofPart.AUDIT: audit("rejected")}, False, "audit: ste"),
+        ({ProofPart.TEXT: text("rejected"), ProofPart.AUDIT: audit("passed")}, False, "text: rej"),
+        ({ProofPart.AUDIT: audit("rejected")}, False, "steps rejected"),
+        ({}, None, "not shown"),
+    ],
+)
+def test_text_and_audit_make_one_answer(
+    findings: Findings, passed: bool | None, words: str
+) -> None:
+    gate, _ = ask(findings).gates(ARM)
+
+    assert gate.passed is passed
+    assert words in gate.reason
+    assert gate.blocks is (passed is not True)
+
+
+def test_control_that_is_rejected_itself_makes_no_scale() -> None:
+    control = {**CONTROL, ProofPart.TEXT: text("rejected")}
+    findings = {ProofPart.TEXT: text("rejected"), ProofPart.AUDIT: audit("passed")}
+    gate, _ = ask(findings, control=control).gates(ARM)
+
+    assert gate.passed is None
+    assert "the control is rejected itself" in gate.reason
+
+    control = {**CONTROL, ProofPart.AUDIT: audit("rejected")}
+    gate, _ = ask({ProofPart.AUDIT: audit("rejected")}, control=control).gates(ARM)
+    assert gate.passed is None
+
+
+def test_arm_that_was_looked_at_without_its_control_is_not_judged() -> None:
+    findings = {ProofPart.TEXT: text("rejected"), ProofPart.CANARIES: canaries("chat")}
+    alone = Proofs(boots=(boot(ARM, findings),), demands=REQUIRED)
+    failed = Proofs(
+        boots=(boot(BASELINE, {}, status=BootStatus.FAILED), boot(ARM, findings)), demands=REQUIRED
+    )
+    other_build = Proofs(
+        boots=(boot(replace(BASELINE, engine_build="0.28.0"), CONTROL), boot(ARM, findings)),
+        demands=REQUIRED,
+    )
+
+    for proofs, words in (
+        (alone, "no proof boot of the control"),
+        (failed, "the control failed: it died"),
+        (other_build, "no proof boot of the control"),
+    ):
+        for gate in proofs.gates(ARM):
+            assert gate.passed is None
+            assert gate.blocks
+            assert words in gate.reason
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "passed"),
+    [
+        (greedy(3), greedy(2), True),
+        (greedy(900), greedy(2), False),
+        (greedy(3, tokens=60), greedy(2, tokens=60), None),
+        (greedy(3), None, None),
+        (None, greedy(3), None),
+    ],
+)
+def test_temperature_zero_has_its_own_rule_and_must_pass(
+    ours: GreedyFinding | None, theirs: GreedyFinding | None, passed: bool | None
+) -> None:
+    base: Findings = {ProofPart.TEXT: text("passed")}
+    findings = base if ours is None else {**base, ProofPart.GREEDY: ours}
+    control = CONTROL if theirs is None else {**CONTROL, ProofPart.GREEDY: theirs}
+
+    gate, _ = ask(findings, control=control).gates(ARM)
+
+    assert gate.passed is passed
+    assert "greedy" in gate.reason
+
+
+def test_greedy_agreement_alone_shows_no_distribution() -> None:
+    control = {ProofPart.GREEDY: greedy(2)}
+    gate, _ = ask({ProofPart.GREEDY: greedy(2)}, control=control).gates(ARM)
+
+    assert gate.passed is None
+
+
+@pytest.mark.parametrize(
+    ("findings", "passed", "words"),
+    [
+        ({ProofPart.CANARIES: canaries("chat", "json")}, True, "chat, json as the control"),
+        ({ProofPart.CANARIES: canaries("chat", failed=("json",))}, False, "json: garbage"),
+        ({}, None, "no answer was checked"),
+        (
+            {ProofPart.CANARIES: canaries("chat", "json"), ProofPart.TASKS: tasks(150)},
+            False,
+            "task sums",
+        ),
+        (
+            {ProofPart.CANARIES: canaries("chat", "json"), ProofPart.TASKS: tasks(301)},
+            True,
+            "not worse in sums",
+        ),
+        ({ProofPart.CANARIES: canaries("chat", "json")}, True, ""),
+    ],
+)
+def test_answers_are_held_against_the_control(
+    findings: Findings, passed: bool | None, words: str
+) -> None:
+    control: Findings = CONTROL
+    if ProofPart.TASKS in findings:
+        control = {**CONTROL, ProofPart.TASKS: tasks(300)}
+
+    _, gate = ask(findings, control=control).gates(ARM)
+
+    assert gate.passed is passed
+    assert words in gate.reason
+
+
+def test_task_that_only_the_control_ran_is_no_pass() -> None:
+    control = {**CONTROL, ProofPart.TASKS: tasks(300)}
+    _, gate = ask({ProofPart.CANARIES: canaries("chat", "json")}, control=control).gates(ARM)
+
+    assert gate.passed is None
+    assert "it was not run" in gate.reason
+
+
+def test_shorter_context_than_the_controls_is_a_fault() -> None:
+    proofs = ask({ProofPart.CANARIES: canaries("chat", "json")})
+    control, arm = proofs.boots
+    assert arm.facts is not None
+    short = replace(arm, facts=replace(arm.facts, max_model_len=512))
+
+    _, gate = replace(proofs, boots=(control, short)).gates(ARM)
+
+    assert gate.passed is False
+    assert "512 tokens, the control has 1,024" in gate.reason
+
+
+@pytest.mark.parametrize(
+    ("demand", "kind", "blocks"),
+    [
+        ("required", "cannot_tell", True),
+        ("reported", "cannot_tell", False),
+        ("reported", "rejected", True),
+        ("off", "rejected", False),
+    ],
+)
+def test_demand_says_what_keeps_an_arm_out(demand: Demand, kind: str, blocks: bool) -> None:
+    findings = {ProofPart.TEXT: text(kind), ProofPart.AUDIT: audit(None)}
+    gate, _ = ask(findings, demands=ProofDemands(lossless=demand)).gates(ARM)
+
+    assert gate.blocks is blocks
+
+
+def test_nothing_that_was_looked_at_is_said_to_be_untested() -> None:
+    for gate in Proofs().gates(ARM):
+        assert gate.passed is None
+        assert gate.reason.startswith("not tested")
+        assert not gate.blocks
+    for gate in Proofs(demands=REQUIRED).gates(ARM):
+        assert gate.blocks
+    assert [gate.name for gate in Proofs().gates(ARM)] == ["lossless", "canaries"]
+
+
+def test_without_drafts_there_is_nothing_to_lose() -> None:
+    gate, _ = Proofs(demands=REQUIRED).gates(BASELINE)
+
+    assert gate.passed is True
+
+
+def test_lossy_rules_are_set_aside_at_every_depth_and_no_others() -> None:
+    arms = (BASELINE, ARM, OTHER_DEPTH, OTHER_RULES)
+    lossy = ask({ProofPart.AUDIT: audit("rejected"), ProofPart.CANARIES: canaries("chat", "json")})
+    garbled = ask({ProofPart.TEXT: text("passed"), ProofPart.CANARIES: canaries(failed=("chat",))})
+    unknown = ask({ProofPart.TEXT: text("cannot_tell")})
+
+    aside = lossy.set_aside(arms)
+    assert list(aside) == [ARM, OTHER_DEPTH]
+    assert aside[ARM].startswith("lossless: audit: steps rejected")
+    assert aside[OTHER_DEPTH] == f"it has the rules of {ARM.label}"
+    assert list(garbled.set_aside(arms)) == [ARM]
+    assert unknown.set_aside(arms) == {}
+    assert replace(lossy, demands=NO_PROOF).set_aside(arms) == {}
+    other_build = replace(ARM, engine_build="0.28.0")
+    assert list(lossy.set_aside((*arms, other_build))) == [ARM, OTHER_DEPTH]
+
+
+def test_floor_is_the_controls() -> None:
+    proofs = ask({})
+
+    assert text_floor(proofs.control(ARM)) == 0.01
+    assert text_floor(Proofs().control(ARM)) is None
+
+
+def test_numbers_for_the_tracking_ui_name_what_was_looked_at() -> None:
+    findings: Findings = {
+        ProofPart.TEXT: text("passed"),
+        ProofPart.AUDIT: audit(None),
+        ProofPart.GREEDY: greedy(3),
+        ProofPart.CANARIES: canaries("chat", failed=("json",)),
+        ProofPart.TASKS: tasks(300),
+    }
+
+    values = proof_values(boot(ARM, findings))
+
+    assert values["lossless/text_p_value"] == 1.0
+    assert values["lossless/text_seen"] == 0.008
+    assert values["lossless/numeric_floor"] == 0.01
+    assert values["lossless/audit_attached"] == 0.0
+    assert "lossless/audit_p_value" not in values
+    assert values["lossless/greedy_disagreements"] == 3.0
+    assert (values["canary/chat"], values["canary/json"]) == (1.0, 0.0)
+    assert values["task/sums"] == 0.75
+    assert proof_values(make_boot(ARM, [0.03])) == {}
