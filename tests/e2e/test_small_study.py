@@ -6,11 +6,12 @@ import json
 import os
 import shlex
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from infra.demo import curl_line, local_settings, run_study
 from infra.local.cluster import LocalCluster, Ports
@@ -59,6 +60,7 @@ def test_study_on_the_real_engine_ends_with_the_winner_serving(
     champion = client.get_model_version_by_alias("specpilot-demo", "champion")
     assert champion.tags["specpilot.arm_label"] == "probabilistic+block-7"
     assert champion.tags["specpilot.step_time"] == "modelled"
+    assert champion.tags["specpilot.gate.lossless"] == "passed"
     _assert_tracked(client)
     _assert_serves(cluster, f"specpilot-v{champion.version}")
 
@@ -67,7 +69,8 @@ def _assert_tracked(client: MlflowClient) -> None:
     experiment = client.get_experiment_by_name("demo")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], max_results=100)
-    boots = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    trials = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    boots = [run for run in trials if "proof" not in run.data.params]
     speculating = [run for run in boots if run.data.params["num_speculative_tokens"] == "7"]
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert len(speculating) == 3
@@ -75,6 +78,18 @@ def _assert_tracked(client: MlflowClient) -> None:
         assert run.data.metrics["c2_t0.7/acceptance_length"] > 1.5
         assert run.data.metrics["kv_cache_tokens"] > 0
         assert run.data.params["rejection_sample_method"] == "block"
+    _assert_proved([run for run in trials if "proof" in run.data.params])
+
+
+def _assert_proved(runs: Sequence[Run]) -> None:
+    """The control and the choice were looked at, by their texts and by the engine's own steps."""
+    assert {run.data.params["num_speculative_tokens"] for run in runs} == {"0", "7"}
+    for run in runs:
+        assert run.data.params["proof"] == "text audit canaries"
+        assert run.data.metrics["lossless/audit_attached"] == 1
+        for part in ("text", "audit"):
+            assert run.data.metrics[f"lossless/{part}_p_value"] > 0.0005
+        assert "lossless/numeric_floor" in run.data.metrics
 
 
 def _assert_serves(cluster: LocalCluster, version: str) -> None:
