@@ -7,7 +7,7 @@ looked at in the same way. What the control shows too says nothing of the arm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.core.codec import from_plain
 from orchestrator.core.lossless.greedy import (
@@ -233,6 +233,10 @@ class _Answer:
 def _answers(boot: Boot | None, control: Boot | None, demands: ProofDemands) -> Iterator[_Answer]:
     yield from _told("text", _text(boot), _text(control))
     yield from _audited(boot, control)
+    for note in _notes(boot, control, ProofPart.TEXT, ProofPart.AUDIT):
+        yield _Answer(passed=None, words=note)
+    for note in _notes(boot, control, ProofPart.GREEDY):
+        yield _Answer(passed=None, words=note, tests_distribution=False, must_pass=True)
     ours, theirs = finding(boot, ProofPart.GREEDY), finding(control, ProofPart.GREEDY)
     if ours is None and theirs is None:
         return
@@ -309,7 +313,20 @@ def _canaries(arm: Arm, proofs: Proofs) -> Gate:
         return Gate(name=CANARIES, passed=None, reason=reason, required=required)
     canaries = _compared(boot, control)
     tasks = _tasks(boot, control, proofs.demands.tasks)
-    return canaries_gate(canaries, tasks, required=required)
+    gate = canaries_gate(canaries, tasks, required=required)
+    notes = list(_notes(boot, control, ProofPart.CANARIES, ProofPart.TASKS))
+    if not notes or gate.passed is False:
+        return gate
+    return replace(gate, passed=None, reason="; ".join(notes))
+
+
+def _notes(boot: Boot | None, control: Boot | None, *parts: ProofPart) -> Iterator[str]:
+    """Yield why parts could not be looked at in either boot."""
+    for whose, one in (("the arm", boot), ("the control", control)):
+        if one is not None and one.proof is not None:
+            for note in one.proof.notes:
+                if note.partition(":")[0] in parts:
+                    yield f"of {whose}, {note}"
 
 
 def _missing(boot: Boot | None, control: Boot | None) -> str | None:

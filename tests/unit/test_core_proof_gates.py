@@ -230,6 +230,42 @@ def test_task_that_only_the_control_ran_is_no_pass() -> None:
     assert "it was not run" in gate.reason
 
 
+@pytest.mark.parametrize(
+    ("note", "index"),
+    [
+        ("greedy: the arm answered with status 500", 0),
+        ("tasks: lm_eval is not installed", 1),
+        ("canaries: no answer", 1),
+    ],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_part_that_could_not_be_looked_at_is_no_pass(note: str, index: int, side: int) -> None:
+    proofs = ask({ProofPart.TEXT: text("passed"), ProofPart.CANARIES: canaries("chat", "json")})
+    assert all(gate.passed for gate in proofs.gates(ARM))
+    boots = list(proofs.boots)
+    proof = boots[side].proof
+    assert proof is not None
+    boots[side] = replace(boots[side], proof=replace(proof, notes=(note,)))
+
+    gates = replace(proofs, boots=tuple(boots)).gates(ARM)
+
+    assert gates[index].passed is None
+    assert note in gates[index].reason
+    assert gates[1 - index].passed is True
+
+
+def test_text_that_failed_is_named_beside_the_audit_that_decides() -> None:
+    proofs = ask({ProofPart.AUDIT: audit("passed")})
+    arm = proofs.boots[1]
+    assert arm.proof is not None
+    noted = replace(arm, proof=replace(arm.proof, notes=("text: no answer",)))
+
+    gate, _ = replace(proofs, boots=(proofs.boots[0], noted)).gates(ARM)
+
+    assert gate.passed is True
+    assert "of the arm, text: no answer" in gate.reason
+
+
 def test_shorter_context_than_the_controls_is_a_fault() -> None:
     proofs = ask({ProofPart.CANARIES: canaries("chat", "json")})
     control, arm = proofs.boots
