@@ -178,6 +178,8 @@ def _tasks(text: str | None) -> tuple[Path, ...]:
     with reported_at("--tasks"):
         names = shipped_tasks() if text == ALL else tuple(_names(text))
         paths = task_files(names)
+        if not paths:
+            raise ConfigError("tasks", "no task is named", "name one, or all")
         check_harness()
     return paths
 

@@ -17,7 +17,7 @@ from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, Se
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.adapters.state import content_digests, state_dir
-from orchestrator.canaries.scored import ScoreSettings, task_files
+from orchestrator.canaries.scored import ScoreSettings
 from orchestrator.config import StudyConfig
 from orchestrator.core.fingerprint import StudyInputs
 from orchestrator.core.lossless.judge import LosslessSettings
@@ -34,7 +34,7 @@ from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
 from orchestrator.lossless_answers import NUM_TOP, TextTest
-from orchestrator.prepare import SAMPLED, resolve
+from orchestrator.prepare import SAMPLED, proof_tasks, resolve
 from orchestrator.prove import EngineProver, ProofPlan
 from orchestrator.study import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
@@ -173,7 +173,8 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
     """Wire one trial, in the process of its actor."""
     config, tell = context.config, logging.getLogger("specpilot.trial").info
     app_name = f"{TRIAL_PREFIX}{order.trial_id}"
-    folder = state_dir() / "audit" / order.trial_id if order.is_proof else None
+    parts = proof_parts(config) if order.is_proof else ()
+    folder = state_dir() / "audit" / order.trial_id if ProofPart.AUDIT in parts else None
     engine = ServeEngine(
         EnginePlacement(
             app_name=app_name,
@@ -201,14 +202,14 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         needs_timing=config.board() is None,
         needs=node_needs(config, node.snapshot()),
         inputs=study_inputs(config, context.workload),
-        proof=proof_parts(config) if order.is_proof else (),
+        proof=parts,
     )
     ports = TrialPorts(
         engine=engine,
         load=load_client(config, context.workload),
         tracker=MlflowTracker(context.tracking_uri, experiment=config.tracking.experiment),
         node=node,
-        prover=None if folder is None else EngineProver(proof_plan(context, order, folder), tell),
+        prover=EngineProver(proof_plan(context, order, folder), tell) if parts else None,
     )
     return Trial(spec, ports, tell)
 
@@ -226,13 +227,13 @@ def proof_parts(config: StudyConfig) -> tuple[ProofPart, ...]:
     return tuple(part for part in ProofPart if wanted[part])
 
 
-def proof_plan(context: TrialContext, order: TrialOrder, folder: Path) -> ProofPlan:
+def proof_plan(context: TrialContext, order: TrialOrder, folder: Path | None) -> ProofPlan:
     """Return what is asked of one proof boot, and how it is judged.
 
     Args:
         context: The study.
         order: The boot.
-        folder: Where its audit writes.
+        folder: Where its audit writes; None without one.
     """
     config, proof = context.config, context.config.proof
     demands = proof_demands(config)
@@ -253,7 +254,7 @@ def proof_plan(context: TrialContext, order: TrialOrder, folder: Path) -> ProofP
         ),
         greedy_tokens=proof.greedy_tokens,
         greedy=demands.greedy,
-        tasks=task_files(proof.tasks) if proof.tasks else (),
+        tasks=proof_tasks(config),
         scoring=ScoreSettings(
             tokenizer=resolve(config.target.path),
             num_concurrent=config.load.max_streams,
@@ -268,6 +269,7 @@ def proof_demands(config: StudyConfig) -> ProofDemands:
     return ProofDemands(
         lossless=proof.lossless,
         canaries=proof.canaries,
+        displacement=proof.displacement,
         tasks=TaskSettings(margin=proof.task_points / 100),
     )
 

@@ -24,9 +24,11 @@ from orchestrator.core.build_verdict import StudyVerdict, VerdictSettings, decid
 from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.premises import Premises, differences
+from orchestrator.core.proof_gates import Proofs
 from orchestrator.core.race_state import RaceQuestion
 from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, promotable
+from orchestrator.core.wording import set_aside_sentences
 from orchestrator.delivery import Delivery
 from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.events import Pace, Printer
@@ -122,8 +124,15 @@ class Conduct:
 
     def conclude(self, raced: RaceResult) -> bool:
         """Decide, store the verdict, and promote if it allows; return whether it was promoted."""
-        boots, found = raced.boots, self._decide(raced)
-        config, verdict = self.config, found.production
+        boots, config = raced.boots, self.config
+        proofs = Proofs(
+            boots=raced.proofs,
+            lost=raced.lost_proofs,
+            raced=boots,
+            demands=compose.proof_demands(config),
+        )
+        found = self._decide(raced, proofs)
+        verdict = found.production
         table = format_results_table(summarise_builds(self.question, boots), board=config.board())
         self.printer.lines([*table, *format_study_verdict(found)])
         version = self._register(boots, verdict) if promotable(verdict) else None
@@ -145,23 +154,25 @@ class Conduct:
                 "verdict.md": study_markdown(found),
                 "verdict.json": json.dumps(found.to_dict(), indent=1),
                 "results.txt": "\n".join(table),
-                **self._findings(boots),
+                **self._findings(boots, proofs),
             },
         )
         return self._deliver(version)
 
-    def _findings(self, boots: Sequence[Boot]) -> dict[str, str]:
+    def _findings(self, boots: Sequence[Boot], proofs: Proofs) -> dict[str, str]:
         """Return what the study found besides a winner, to read and to compute with."""
         confidence = self.config.objective.confidence
         found = find_builds(self.question, boots, confidence=confidence)
         plain = {build: item.to_dict() for build, item in found.items()}
         record: object = plain if len(plain) > 1 else next(iter(plain.values()))
         return {
-            "findings.md": findings_markdown(found),
+            "findings.md": "\n\n".join(
+                [*set_aside_sentences(proofs.set_aside(self.arms), None), findings_markdown(found)]
+            ),
             "findings.json": json.dumps(record, indent=1),
         }
 
-    def _decide(self, raced: RaceResult) -> StudyVerdict:
+    def _decide(self, raced: RaceResult, proofs: Proofs) -> StudyVerdict:
         return decide_builds(
             self.question,
             raced.boots,
@@ -169,17 +180,20 @@ class Conduct:
                 gates=compose.gate_settings(self.config),
                 confidence=self.config.objective.confidence,
                 premises=self.premises,
-                proof=compose.proof_demands(self.config),
             ),
             choices=raced.choices,
-            proofs=raced.proofs,
+            proofs=proofs,
         )
 
     def _register_changes(self, boots: Sequence[Boot], found: StudyVerdict) -> None:
         """Register the choices of other builds that may serve; a person promotes them."""
         for change in found.changes:
             if change.passes:
-                version = self._register(boots, change.verdict, claim=change_sentence(change))
+                try:
+                    version = self._register(boots, change.verdict, claim=change_sentence(change))
+                except TransientError as error:
+                    self.printer.say(f"{change.arm.key} could not be registered: {error}")
+                    continue
                 self.printer.say(
                     f"{change.arm.key} is version {version.version}: a change of build is a "
                     f"person's to make, `promote --registered-version {version.version}`"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from orchestrator.config_places import require
+from orchestrator.core.proof import Demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,17 +16,17 @@ class ProofConfig:
     one boot each beyond ``search.max_boots``, in which nothing is timed.
     """
 
-    lossless: Literal["required", "reported", "off"] = "required"
+    lossless: Demand = "required"
     """That the output follows the target's distribution. ``required``: what is not shown keeps the
     arm out. ``reported``: only what is shown to be wrong does. ``off``: not looked at."""
-    canaries: Literal["required", "reported", "off"] = "required"
+    canaries: Demand = "required"
     """That answers are what was asked for, as the control's are; likewise."""
     displacement: float = 0.01
     """Largest share of displaced tokens that a pass may leave unseen, above 0 and below 1. Half as
-    much takes four times as many tokens."""
+    much takes four times as many tokens: raise ``max_tokens`` with it."""
     error: float = 0.001
-    """Chance of rejecting a lossless arm, above 0 and below 1; half for the text, half for the
-    audit."""
+    """Chance that text or audit rejects a lossless arm, above 0 and below 1; half for each. The
+    greedy rule and each task have chances of their own."""
     max_tokens: int = 200_000
     """Output tokens of the arm after which the text test answers, whatever it is."""
     control_tokens: int = 20_000

@@ -52,9 +52,11 @@ class SearchConfig:
     rejection_sample_method: tuple[str, ...] = ("standard", "block")
     num_speculative_tokens: tuple[int, ...] = ()
     max_boots: int = 40
-    """Boots of the whole study, failed ones included; the race stops there at the latest."""
+    """Boots of the race, failed ones included; it stops there at the latest. Proof boots come on
+    top."""
     max_hours: float | None = None
-    """Hours from the first boot to the end of the last; None: no limit."""
+    """Hours from the first boot to the end of the race's last; proof boots come on top. None: no
+    limit."""
     tolerance: float = 0.01
     """Relative difference of two arms that does not matter, above 0 and below 1."""
     error: float = 0.05
@@ -189,6 +191,15 @@ class StudyConfig:
             "load.request_rates",
             "a board model knows streams and no arrivals",
             "set objective.step_time=measured or empty load.request_rates",
+        )
+        required = [
+            name for name in ("lossless", "canaries") if getattr(self.proof, name) == "required"
+        ]
+        require(
+            self.search.baseline or not required,
+            "search.baseline",
+            f"false leaves no control to show proof.{'/'.join(required)} by",
+            "set search.baseline=true, or these to reported or off",
         )
         if self.load.sampling == "explicit":
             self._check_weights()

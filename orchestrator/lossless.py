@@ -260,12 +260,20 @@ def _remarks(
 ) -> Iterator[str]:
     if arm.base_url == control.base_url:
         yield SAME_SERVER
-    if num_top != WHOLE and num_top < NUM_TOP:
-        yield FEW_RANKS.format(num_top)
-    if check is None or check.floor is None:
-        yield NO_FLOOR
-    elif check.floor > LARGE_FLOOR:
-        yield NO_ROUNDING.format(check.floor)
+    yield from rank_remarks(num_top)
+    yield from floor_remarks(None if check is None else check.floor)
+
+
+def rank_remarks(num_top: int) -> tuple[str, ...]:
+    """Return what goes unseen with so many probabilities a token."""
+    return (FEW_RANKS.format(num_top),) if num_top != WHOLE and num_top < NUM_TOP else ()
+
+
+def floor_remarks(floor: float | None) -> tuple[str, ...]:
+    """Return what a numeric floor, in log odds, or its absence means for a result."""
+    if floor is None:
+        return (NO_FLOOR,)
+    return (NO_ROUNDING.format(floor),) if floor > LARGE_FLOOR else ()
 
 
 def _piece(found: ScoredAnswer) -> _Piece:

@@ -122,6 +122,10 @@ class Prover(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Leave nothing behind, now that the engine has stopped; safe to call twice."""
+        ...
+
 
 class Tracker(Protocol):
     """Experiment tracking: one parent run a study, one child run a boot."""

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.adapters import model_folder
 from orchestrator.adapters.generation_config import generation_defaults, needs_target
 from orchestrator.adapters.state import content_digests
-from orchestrator.canaries.scored import check_harness, task_files
+from orchestrator.canaries.scored import check_harness, shipped_tasks, task_files
 from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.build_space import build_all_arms
 from orchestrator.core.identity import digest, study_id
@@ -229,11 +229,21 @@ def _proof_workload(config: StudyConfig) -> Workload:
             "proof.workload", f"'{workload.name}' holds conversations, and the text test sends "
             "token ids", "use one of plain prompts such as code",
         )  # fmt: skip
-    if config.proof.tasks:
+    if proof_tasks(config):
         with reported_at("proof.tasks"):
-            task_files(config.proof.tasks)
             check_harness()
     return workload
+
+
+def proof_tasks(config: StudyConfig) -> tuple[Path, ...]:
+    """Return the YAML files of a proof's scored tasks.
+
+    Raises:
+        ConfigError: There is none of a name, or two have one name.
+    """
+    names = config.proof.tasks
+    with reported_at("proof.tasks"):
+        return task_files([n if n in shipped_tasks() else str(resolve(n)) for n in names])
 
 
 def _workload_file(name_or_path: str) -> Path:
@@ -272,6 +282,7 @@ def identity(config: StudyConfig) -> dict[str, Any]:
     others = [{**build, "python": None} for build in plain["engine"].pop("builds")]
     if others:
         plain["engine"]["builds"] = others
+    plain["proof"]["tasks"] = [Path(task).stem for task in config.proof.tasks]
     for section in ("load", "proof"):
         plain[section]["workload"] = Path(plain[section]["workload"]).name
     return plain

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.proof import next_proof, proof_arms
-from orchestrator.core.proof_gates import ProofDemands, Proofs, text_floor
+from orchestrator.core.proof import MAX_CHOICES, next_proof, proof_arms
+from orchestrator.core.proof_gates import ProofDemands, Proofs
 from orchestrator.core.race_state import Choice, RaceQuestion
 from orchestrator.core.types import Arm, Boot
 
@@ -28,14 +28,19 @@ class ProofBoots:
         return tuple(self._ended)
 
     @property
+    def lost(self) -> tuple[Arm, ...]:
+        """Arms of proof boots that were lost with their process, once for each."""
+        return tuple(self._lost)
+
+    @property
     def num_running(self) -> int:
         """Proof boots under way."""
         return len(self._running)
 
     @property
-    def set_aside(self) -> frozenset[Arm]:
-        """Arms of the race that cannot win by what the proof boots showed."""
-        return frozenset(self._proofs.set_aside(self._question.arms))
+    def set_aside(self) -> Mapping[Arm, str]:
+        """Arms of the race that cannot win by what the proof boots showed, and why."""
+        return self._proofs.set_aside(self._question.arms)
 
     @property
     def _proofs(self) -> Proofs:
@@ -43,12 +48,14 @@ class ProofBoots:
 
     def floor(self, arm: Arm) -> float | None:
         """Return the numeric floor that the arm's control measured, in log odds, or None."""
-        return text_floor(self._proofs.control(arm))
+        return self._proofs.floor(arm)
 
     def start(self, trial_id: str, choice: Choice | None) -> tuple[Arm, int] | None:
         """Return the arm of the next proof boot and its number, and count it as under way."""
         question = self._question
-        if not self._demands.any:
+        proved = {boot.arm for boot in self._ended if not boot.arm.is_baseline}
+        is_new = choice is not None and choice.arm not in proved
+        if not self._demands.any or (is_new and len(proved) >= MAX_CHOICES):
             return None
         arm = next_proof(
             proof_arms(choice, question.arms, question.reference),

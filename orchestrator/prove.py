@@ -18,22 +18,28 @@ from orchestrator.canaries.wire import Server
 from orchestrator.core.codec import to_plain
 from orchestrator.core.lossless.greedy import GreedySettings
 from orchestrator.core.lossless.judge import LosslessTest
-from orchestrator.core.proof_gates import (
+from orchestrator.core.proof_findings import (
     AuditFinding,
     CanaryFinding,
     GreedyFinding,
     TaskFinding,
     TextFinding,
 )
-from orchestrator.core.quality import TaskScore
+from orchestrator.core.quality import CanaryFault, TaskScore
 from orchestrator.core.types import EngineFacts, ProofPart
 from orchestrator.errors import ConfigError, MeasurementError, TransientError
 from orchestrator.load.scoring import TokenServer
-from orchestrator.lossless import Look, check_control, run_text_test
+from orchestrator.lossless import (
+    Look,
+    check_control,
+    floor_remarks,
+    rank_remarks,
+    run_text_test,
+)
 from orchestrator.lossless_answers import TextTest
 from orchestrator.lossless_greedy import measure_agreement
 from orchestrator.ports import Finding
-from serve_apps.audit.records import RecordError, attachment
+from serve_apps.audit.records import attachment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,21 +93,29 @@ class EngineProver:
         """
         try:
             return self._parts[part](facts.base_url)
-        except (ConfigError, MeasurementError, RecordError, OSError) as error:
+        except (ConfigError, MeasurementError, ValueError, OSError) as error:
+            # What was found before must not be lost for a file or a number that cannot be read.
             raise TransientError(str(error)) from error
+
+    def close(self) -> None:
+        """Remove what the audit wrote."""
+        if self._plan.audit_folder is not None:
+            shutil.rmtree(self._plan.audit_folder, ignore_errors=True)
 
     def _text(self, url: str) -> Finding:
         plan, server = self._plan, self._server(url)
         if plan.is_control:
             check = check_control(server, plan.text, on_look=self._look)
             self._num_tokens = check.result.num_tokens
-            found = TextFinding(result=check.result, floor=check.floor)
+            remarks = floor_remarks(check.floor)
+            found = TextFinding(result=check.result, floor=check.floor, remarks=remarks)
         else:
             judging = replace(plan.text.judging, floor=plan.floor or 0.0)
             test = replace(plan.text, judging=judging, control_tokens=0)
             outcome = run_text_test(server, server, test, on_look=self._look)
             self._num_tokens = outcome.result.num_tokens
-            found = TextFinding(result=outcome.result, floor=plan.floor)
+            remarks = (*rank_remarks(outcome.num_top), *floor_remarks(plan.floor))
+            found = TextFinding(result=outcome.result, floor=plan.floor, remarks=remarks)
         return Finding(record=to_plain(found), sentence=found.result.sentence)
 
     def _audit(self, _url: str) -> Finding:
@@ -110,16 +124,15 @@ class EngineProver:
             raise TransientError("the boot was made without the audit")
         if not self._num_tokens:
             raise TransientError("no tokens were sampled for it")
-        try:
-            attached = attachment(folder)
-            if not attached.attached:
-                found = AuditFinding(why_not=attached.why, result=None)
-                return Finding(record=to_plain(found), sentence=f"cannot attach: {attached.why}")
-            test = LosslessTest(self._plan.text.judging)
-            test.update(audit_folder.observations(audit_folder.all_rows(folder)))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        attached = attachment(folder)
+        if not attached.attached:
+            found = AuditFinding(why_not=attached.why, result=None)
+            return Finding(record=to_plain(found), sentence=f"cannot attach: {attached.why}")
+        test = LosslessTest(self._plan.text.judging)
+        test.update(audit_folder.observations(audit_folder.all_rows(folder)))
         result = test.result(self._num_tokens)
+        if result.kind != "rejected" and audit_folder.is_truncated(folder):
+            raise TransientError("its records end before the text does: fewer proof.max_tokens")
         found = AuditFinding(why_not=None, result=result)
         return Finding(record=to_plain(found), sentence=result.sentence)
 
@@ -137,6 +150,8 @@ class EngineProver:
 
     def _canaries(self, url: str) -> Finding:
         results = run_canaries(self._named(url), self._plan.canaries, tell=self._tell)
+        if all(item.fault is CanaryFault.LOST for item in results if item.passed is not None):
+            raise TransientError(f"not one was answered: {results[0].reason}")
         passed = [item.name for item in results if item.passed]
         sentence = f"{len(passed)} of {len(results)} answer as asked: {', '.join(passed) or 'none'}"
         return Finding(record=to_plain(CanaryFinding(results=results)), sentence=sentence)

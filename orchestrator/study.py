@@ -18,6 +18,7 @@ from ray.tune.search import Searcher
 from orchestrator.core.build_race import BuildRace, build_races, next_turn
 from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.estimate import known_arms
 from orchestrator.core.proof_gates import NO_PROOF, ProofDemands
 from orchestrator.core.race_state import (
     Choice,
@@ -88,6 +89,8 @@ class RaceResult:
     of which no arm could be is absent."""
     proofs: tuple[Boot, ...] = ()
     """Proof boots that came back, by build and in the order of their end."""
+    lost_proofs: tuple[Arm, ...] = ()
+    """Arms of the proof boots that were lost with their process, once for each."""
 
 
 class SpecTrial(tune.Trainable):
@@ -142,11 +145,13 @@ class RaceSearcher(Searcher):
         plan: StudyPlan,
         on_issue: Callable[[str, str], None],
         now_s: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], None] = lambda _line: None,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._plan = plan
         self._on_issue = on_issue
         self._now_s = now_s
+        self._tell = tell
         self._begun_s: float | None = None
         self._outcomes: list[Outcome] = []
         self._spent_s: list[float] = []
@@ -169,6 +174,11 @@ class RaceSearcher(Searcher):
         return tuple(boot for proofs in self._proofs.values() for boot in proofs.ended)
 
     @property
+    def lost_proofs(self) -> tuple[Arm, ...]:
+        """Arms of the proof boots that were lost with their process, once for each."""
+        return tuple(arm for proofs in self._proofs.values() for arm in proofs.lost)
+
+    @property
     def choice(self) -> Choice | None:
         """What the race of production's build has chosen."""
         return self.choices.get(self._races[0].build)
@@ -183,6 +193,9 @@ class RaceSearcher(Searcher):
     ) -> dict[str, Any] | str | None:
         """Return the next boot, None to wait, or FINISHED."""
         turn = next_turn(self._races, self._state)
+        for build, choice in turn.choices.items():
+            if choice != self.choices.get(build):
+                self._tell(f"the race has chosen {self._name(choice.arm)}: {choice.reason}")
         self.choices |= turn.choices
         decision = turn.decision
         if decision.kind == "finished":
@@ -196,7 +209,10 @@ class RaceSearcher(Searcher):
     def _suggest_proof(self, trial_id: str, stop_reason: str) -> dict[str, Any] | str | None:
         """Return the next proof boot of a race that is over, None to wait, or FINISHED."""
         for build, proofs in self._proofs.items():
-            due = proofs.start(trial_id, self.choices.get(build))
+            choice = self.choices.get(build)
+            if choice is None or not self._is_confirmed(choice):
+                continue
+            due = proofs.start(trial_id, choice)
             if due is not None:
                 arm, number = due
                 self._on_issue(trial_id, f"{self._name(arm)} (proof)")
@@ -211,8 +227,13 @@ class RaceSearcher(Searcher):
     ) -> None:
         """Record the boot; a trial whose actor died counts as a lost boot."""
         boot = None if error or not result or "boot" not in result else read_boot(result)
-        if any(proofs.end(trial_id, boot) for proofs in self._proofs.values()):
-            return
+        for proofs in self._proofs.values():
+            before = set(proofs.set_aside)
+            if proofs.end(trial_id, boot):
+                for arm, reason in proofs.set_aside.items():
+                    if arm not in before:
+                        self._tell(f"{self._name(arm)} is set aside: {reason}")
+                return
         issued = self._running.pop(trial_id, None)
         if issued is None:
             return
@@ -253,6 +274,18 @@ class RaceSearcher(Searcher):
     @property
     def _num_proofs_running(self) -> int:
         return sum(proofs.num_running for proofs in self._proofs.values())
+
+    def _is_confirmed(self, choice: Choice) -> bool:
+        """Whether a choice has the fresh boots without which no proof would let it win."""
+        question = self._plan.question
+        if choice.arm in known_arms(question.arms, question.board):
+            return True
+        fresh = sum(
+            item.score_s is not None
+            for item in self._outcomes
+            if item.boot.arm == choice.arm and item.boot.trial_id not in choice.chosen_by
+        )
+        return fresh >= self._plan.race.fresh_boots
 
     def _passed_s(self) -> float:
         """Return the time since the race was first asked, the driver's absence not counted."""
@@ -303,7 +336,7 @@ def run_race(
     # The newer output prints a banner even when it is told to be silent.
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     progress = Progress(printer=printer, pace=pace, table=table)
-    searcher = RaceSearcher(plan, progress.on_issue)
+    searcher = RaceSearcher(plan, progress.on_issue, tell=progress.say)
     printer.left_s = progress.left_s
     trainable = tune.with_resources(
         tune.with_parameters(SpecTrial, factory=factory),
@@ -331,7 +364,12 @@ def run_race(
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
     pace.race_ended_s = time.monotonic()
     printer.say(f"race over: {searcher.stop_reason}")
-    return RaceResult(boots=searcher.boots, choices=searcher.choices, proofs=searcher.proofs)
+    return RaceResult(
+        boots=searcher.boots,
+        choices=searcher.choices,
+        proofs=searcher.proofs,
+        lost_proofs=searcher.lost_proofs,
+    )
 
 
 def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:

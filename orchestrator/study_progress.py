@@ -41,12 +41,12 @@ class Progress(tune.Callback):
         """Tell that a boot begins; Tune's own hook comes only when the engine is up."""
         self.started[trial_id] = time.monotonic()
         self.names[trial_id] = name
-        self._say(f"{name}: booting")
+        self.say(f"{name}: booting")
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tell that the engine is up."""
         begun = self.started[trial.trial_id]
-        self._say(f"{self.names[trial.trial_id]}: up after {time.monotonic() - begun:.0f} s")
+        self.say(f"{self.names[trial.trial_id]}: up after {time.monotonic() - begun:.0f} s")
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -54,24 +54,27 @@ class Progress(tune.Callback):
         """Tell what a block measured, and how a trial ended."""
         name = self.names.get(trial.trial_id, trial.trial_id)
         if result.get("text"):
-            self._say(f"{name}: {result['text']}")
+            self.say(f"{name}: {result['text']}")
         if "boot" in result:
             boot = read_boot(result)
             if boot.proof is None:
                 self.boots.append(boot)
-            self._say(f"{name}: {describe_end(boot)}")
+            else:
+                # It measures nothing: no row of the table, and no guess at what a boot takes.
+                self.started.pop(trial.trial_id, None)
+            self.say(f"{name}: {describe_end(boot)}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Show the table after each boot."""
         begun = self.started.pop(trial.trial_id, None)
         if begun is not None:
             self.pace.durations_s.append(time.monotonic() - begun)
-        self.printer.lines(self.table(self.boots))
+            self.printer.lines(self.table(self.boots))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tell that a trial's actor died."""
         self.started.pop(trial.trial_id, None)
-        self._say(f"{self.names.get(trial.trial_id, trial.trial_id)}: the trial's process died")
+        self.say(f"{self.names.get(trial.trial_id, trial.trial_id)}: the trial's process died")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Speak up when nothing has happened for a while."""
@@ -81,9 +84,10 @@ class Progress(tune.Callback):
                 f"{self.names[trial_id]} for {now - at:.0f} s"
                 for trial_id, at in self.started.items()
             )
-            self._say(f"under way: {since}")
+            self.say(f"under way: {since}")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line, with the time that is left."""
         self.last_s = time.monotonic()
         self.printer.say(text)
 

@@ -237,7 +237,11 @@ class Trial:
 
     def cleanup(self) -> None:
         """End the engine and wait until nothing of it is left."""
-        self._ports.engine.stop()
+        try:
+            self._ports.engine.stop()
+        finally:
+            if self._ports.prover is not None:
+                self._ports.prover.close()
 
     def _open_run(self) -> None:
         spec = self._spec

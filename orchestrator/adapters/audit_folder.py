@@ -32,3 +32,13 @@ def observations(rows: Rows) -> Mapping[str, Observations]:
         for code, kind in enumerate(KINDS)
         if len(of_kind := rows[rows["kind"] == code])
     }
+
+
+def is_truncated(folder: Path) -> bool:
+    """Return whether recording stopped at its limit while the engine went on.
+
+    Raises:
+        RecordError: A file is of another format or version.
+        OSError: A file cannot be read.
+    """
+    return any(records.header.truncated for records in read_folder(folder))

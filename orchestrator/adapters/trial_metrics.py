@@ -6,10 +6,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.core.codec import from_plain
 from orchestrator.core.formulas import acceptance_rate_per_position, pooled
-from orchestrator.core.proof_gates import proof_values
+from orchestrator.core.lossless.judge import LosslessResult
+from orchestrator.core.proof import finding
+from orchestrator.core.proof_findings import (
+    AuditFinding,
+    CanaryFinding,
+    GreedyFinding,
+    TaskFinding,
+    TextFinding,
+)
 from orchestrator.core.quantities import quantities
-from orchestrator.core.types import Block, Boot, Cell
+from orchestrator.core.types import Block, Boot, Cell, ProofPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,7 @@ def boot_points(boot: Boot) -> list[Point]:
         if not cell.is_open_loop:  # its concurrency is an outcome, and no axis to draw over
             by_streams = {f"{name}/t{cell.temperature:g}": value for name, value in values.items()}
             points += _finite(by_streams, step=cell.streams)
-    shown = _finite(proof_values(boot))
+    shown = _finite(_proof_values(boot))
     return points + _position_points(boot.blocks) + _fact_points(boot) + shown
 
 
@@ -86,6 +95,40 @@ def _fact_points(boot: Boot) -> list[Point]:
         "weights_bytes": facts.weights_bytes,
     }
     return _finite(values)
+
+
+def _proof_values(boot: Boot) -> dict[str, float | None]:
+    """Return the numbers of a proof boot by name; none of another boot."""
+    values: dict[str, float | None] = {}
+    if (record := finding(boot, ProofPart.TEXT)) is not None:
+        text = from_plain(TextFinding, record)
+        values |= _result_values("text", text.result)
+        values["lossless/numeric_floor"] = text.floor
+    if (record := finding(boot, ProofPart.AUDIT)) is not None:
+        audit = from_plain(AuditFinding, record).result
+        values["lossless/audit_attached"] = float(audit is not None)
+        values |= {} if audit is None else _result_values("audit", audit)
+    if (record := finding(boot, ProofPart.GREEDY)) is not None:
+        counted = from_plain(GreedyFinding, record).agreement
+        values["lossless/greedy_tokens"] = float(counted.num_tokens)
+        values["lossless/greedy_disagreements"] = float(counted.num_disagreements)
+    if (record := finding(boot, ProofPart.CANARIES)) is not None:
+        for item in from_plain(CanaryFinding, record).results:
+            values[f"canary/{item.name}"] = None if item.passed is None else float(item.passed)
+    if (record := finding(boot, ProofPart.TASKS)) is not None:
+        for score in from_plain(TaskFinding, record).scores:
+            values[f"task/{score.task}"] = score.rate
+    return values
+
+
+def _result_values(name: str, result: LosslessResult) -> dict[str, float | None]:
+    values = {
+        "p_value": result.p_value,
+        "tokens": float(result.num_tokens),
+        "displacement": result.displacement,
+        "seen": result.seen,
+    }
+    return {f"lossless/{name}_{key}": value for key, value in values.items()}
 
 
 def _share(part: int | None, whole: int | None) -> float | None:

@@ -89,11 +89,11 @@ def task_files(names: Sequence[str]) -> tuple[Path, ...]:
     """Return the YAML files of tasks, each as ``find_task`` finds it.
 
     Raises:
-        ConfigError: There is none, or two have one name.
+        ConfigError: There is none of a name, or two have one name.
     """
     paths = tuple(find_task(name) for name in names)
-    if len({path.stem for path in paths}) < len(paths) or not paths:
-        raise ConfigError("tasks", "a task is named twice, or none", "name each once")
+    if len({path.stem for path in paths}) < len(paths):
+        raise ConfigError("tasks", "a task is named twice", "name each once")
     return paths
 
 

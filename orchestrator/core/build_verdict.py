@@ -9,7 +9,7 @@ by the same gates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from orchestrator.core.build_race import build_questions, production_build
 from orchestrator.core.builds import boots_by_build
@@ -18,7 +18,7 @@ from orchestrator.core.comparison import measured
 from orchestrator.core.estimate import Contrast, acceptance_lengths
 from orchestrator.core.premises import Premises
 from orchestrator.core.promotion import Gate, GateSettings
-from orchestrator.core.proof_gates import ProofDemands, Proofs
+from orchestrator.core.proof_gates import Proofs
 from orchestrator.core.race_state import Choice, RaceQuestion
 from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, decide, promotable
@@ -103,8 +103,6 @@ class VerdictSettings:
     """Coverage of the intervals, 0 to 1."""
     premises: Mapping[str, Premises]
     """What the conclusions of each build depend on."""
-    proof: ProofDemands = field(default_factory=ProofDemands)
-    """What is demanded of the proof boots."""
 
 
 def decide_builds(
@@ -113,7 +111,7 @@ def decide_builds(
     *,
     settings: VerdictSettings,
     choices: Mapping[str, Choice],
-    proofs: Sequence[Boot] = (),
+    proofs: Proofs | None = None,
 ) -> StudyVerdict:
     """Return the verdict of a study, build by build.
 
@@ -122,9 +120,9 @@ def decide_builds(
         boots: All boots, whatever their end.
         settings: How they are read.
         choices: What the race of each build chose, and by which boots.
-        proofs: The proof boots, whatever their end.
+        proofs: What is shown of arms besides their speed; None demands nothing.
     """
-    shown = Proofs(boots=tuple(proofs), demands=settings.proof)
+    shown = proofs or Proofs()
     by_build = boots_by_build(boots)
     verdicts = {
         build: _verdict(own, by_build.get(build, ()), settings, choices.get(build), shown)

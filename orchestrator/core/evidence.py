@@ -54,8 +54,16 @@ class Evidence:
     @cached_property
     def set_aside(self) -> Mapping[Arm, str]:
         """Scored arms that cannot win whatever their speed, and why; the reference is not asked."""
-        found = self.proofs.set_aside(self.scored)
-        return {arm: reason for arm, reason in found.items() if arm != self.reference}
+        return {arm: reason for arm, reason in self._shown.items() if arm != self.reference}
+
+    @cached_property
+    def reference_fault(self) -> str | None:
+        """What the proofs show against the reference, which is compared with all the same."""
+        return None if self.reference is None else self._shown.get(self.reference)
+
+    @cached_property
+    def _shown(self) -> Mapping[Arm, str]:
+        return self.proofs.set_aside(self.scored)
 
     @property
     def candidates(self) -> tuple[Arm, ...]:
@@ -69,7 +77,8 @@ class Evidence:
         replicated = tuple(
             arm for arm in self.scored if len(self.comparison.boots[arm]) > 1 or arm in fixed
         )
-        return replicated if set(replicated) - fixed else self.scored
+        arms = replicated if set(replicated) - fixed else self.scored
+        return tuple(arm for arm in arms if arm not in self.set_aside)
 
     def contrast(self, a: Arm, b: Arm) -> Contrast:
         """Compare two arms over all their boots."""
@@ -116,9 +125,7 @@ class Evidence:
         return tuple(
             other
             for other in self.finalists
-            if other != arm
-            and other not in self.set_aside
-            and self.contrast(other, arm).excludes_zero is False
+            if other != arm and self.contrast(other, arm).excludes_zero is False
         )
 
 

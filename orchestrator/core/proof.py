@@ -7,14 +7,18 @@ its text and by the engine's own steps, and answers are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from orchestrator.core.race_state import Choice
-from orchestrator.core.types import Arm, Boot, BootStatus
+from orchestrator.core.types import Arm, Boot, BootStatus, ProofPart
 
 MAX_ATTEMPTS = 2
 """Proof boots of one arm; the second only after the first failed."""
+
+MAX_CHOICES = 3
+"""Choices of a race that are proved, one after the other was set aside. A fault that all arms share
+would otherwise cost the boots of each."""
 
 Demand = Literal["required", "reported", "off"]
 """``required``: what is not shown keeps the arm out. ``reported``: only what is shown to be wrong
@@ -26,14 +30,19 @@ def proof_arms(
 ) -> tuple[Arm, ...]:
     """Return the arms that need a proof boot: the choice, and the control of its build.
 
-    None are needed where the choice is what serves already, or nothing is chosen.
+    None are needed where the choice is what serves already, is the control itself, or nothing is
+    chosen; and none would tell anything where the space has no control.
     """
-    if choice is None or reference is None or choice.arm == reference:
+    if choice is None or reference is None or choice.arm in (reference, *_baselines(arms)):
         return ()
     control = next(
         (a for a in arms if a.is_baseline and a.engine_build == choice.arm.engine_build), None
     )
-    return tuple(dict.fromkeys(arm for arm in (control, choice.arm) if arm is not None))
+    return () if control is None else (control, choice.arm)
+
+
+def _baselines(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    return tuple(arm for arm in arms if arm.is_baseline)
 
 
 def next_proof(
@@ -55,8 +64,9 @@ def next_proof(
         is_proved = any(boot.status is BootStatus.OK for boot in boots)
         if arm in running:
             return None
-        if not is_proved and tried < MAX_ATTEMPTS:
-            return arm
+        if not is_proved:
+            # Without the control nothing can be concluded of the arm.
+            return arm if tried < MAX_ATTEMPTS else None
     return None
 
 
@@ -66,3 +76,10 @@ def proof_of(arm: Arm, boots: Sequence[Boot]) -> Boot | None:
     good = [boot for boot in own if boot.status is BootStatus.OK]
     known = good or own
     return known[-1] if known else None
+
+
+def finding(boot: Boot | None, part: ProofPart) -> Mapping[str, object] | None:
+    """Return the record of one part of a proof boot that ended well; None without one."""
+    if boot is None or boot.proof is None or boot.status is not BootStatus.OK:
+        return None
+    return boot.proof.findings.get(part)

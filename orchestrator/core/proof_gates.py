@@ -1,4 +1,4 @@
-"""What proof boots found, in records, and what the gates ``lossless`` and ``canaries`` make of it.
+"""What the gates ``lossless`` and ``canaries`` make of proof boots, and which arms these set aside.
 
 Both gates hold an arm against its control, the same build's baseline, which a proof boot of its own
 looked at in the same way. What the control shows too says nothing of the arm.
@@ -6,22 +6,24 @@ looked at in the same way. What the control shows too says nothing of the arm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.codec import from_plain
-from orchestrator.core.lossless.greedy import (
-    Agreement,
-    GreedyResult,
-    GreedySettings,
-    judge_greedy,
-)
+from orchestrator.core.lossless.greedy import GreedySettings, judge_greedy
 from orchestrator.core.lossless.judge import LosslessResult
 from orchestrator.core.promotion import Gate
-from orchestrator.core.proof import Demand, proof_of
+from orchestrator.core.proof import Demand, finding, proof_of
+from orchestrator.core.proof_findings import (
+    AuditFinding,
+    CanaryFinding,
+    GreedyFinding,
+    TaskFinding,
+    TextFinding,
+)
 from orchestrator.core.quality import (
     CanaryComparison,
-    CanaryResult,
+    CanaryFault,
     TaskComparison,
     TaskScore,
     TaskSettings,
@@ -35,46 +37,20 @@ from orchestrator.core.types import Arm, Boot, BootStatus, ProofPart
 LOSSLESS, CANARIES = "lossless", "canaries"
 """Names of the two gates."""
 
+TEXT_ROOM = 5.0
+"""How many times the displacement that a pass excludes the text may leave unseen where the audit
+passes. The audit takes the target's probabilities as the engine verified with them; only the text
+sees that these are not the target's."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextFinding:
-    """Of ``ProofPart.TEXT``: the text test of an arm, or of a control by itself."""
+SAME = ("engine", "models", "platform")
+"""Sections of the fingerprint that a proof boot and the arm's other boots must have in common; its
+arguments and variables switch the audit on."""
 
-    result: LosslessResult
-    floor: float | None
-    """Log odds by which numerics may move an event. Of a control: as measured, None where it could
-    not be. Of an arm: the control's, by which it was judged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFinding:
-    """Of ``ProofPart.AUDIT``: the engine's own verification steps."""
-
-    why_not: str | None
-    """Why the audit could not attach to the engine; None where it did."""
-    result: LosslessResult | None
-    """None where it did not attach."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GreedyFinding:
-    """Of ``ProofPart.GREEDY``: tokens at temperature 0 that were compared with the scorer's."""
-
-    agreement: Agreement
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryFinding:
-    """Of ``ProofPart.CANARIES``."""
-
-    results: tuple[CanaryResult, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFinding:
-    """Of ``ProofPart.TASKS``."""
-
-    scores: tuple[TaskScore, ...]
+NOT_LOOKED_AT = {
+    LOSSLESS: "that the output follows the target's distribution is not shown",
+    CANARIES: "no answer was checked for content",
+}
+CONTROL_ITSELF = "without speculation the target alone answers: this is the control"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +59,8 @@ class ProofDemands:
 
     lossless: Demand = "reported"
     canaries: Demand = "reported"
+    displacement: float = 0.01
+    """Share of displaced tokens that a pass excludes, 0 to 1."""
     greedy: GreedySettings = field(default_factory=GreedySettings)
     tasks: TaskSettings = field(default_factory=TaskSettings)
 
@@ -105,18 +83,28 @@ class Proofs:
     """The proof boots of a study and what is demanded of them."""
 
     boots: tuple[Boot, ...] = ()
+    """Whatever their end."""
+    lost: tuple[Arm, ...] = ()
+    """Arms of proof boots that were lost with their process, once for each."""
+    raced: tuple[Boot, ...] = ()
+    """The boots that were measured, to see that what was proved is what was raced."""
     demands: ProofDemands = field(default_factory=ProofDemands)
 
     def gates(self, arm: Arm) -> tuple[Gate, Gate]:
         """Ask both gates of an arm."""
-        return _lossless(arm, self), _canaries(arm, self)
+        demands = self.demands
+        return (
+            self._gate(LOSSLESS, arm, demands.lossless, _Looked.lossless),
+            self._gate(CANARIES, arm, demands.canaries, _Looked.canaries),
+        )
 
     def set_aside(self, arms: Sequence[Arm]) -> Mapping[Arm, str]:
         """Return which arms cannot win by what the proofs show, and why.
 
         An arm whose output is shown not to be the target's takes along all arms of its build with
-        the same draft rule and rejection rule: these two decide what is emitted, not the depth. One
-        that fails a canary stands alone. Arms that were not looked at are not set aside.
+        the same draft rule and rejection rule, looked at or not: these two decide what is emitted,
+        not the depth. One that answers otherwise than the control stands alone, and one that did
+        not answer at all is not set aside: a connection may have been lost.
         """
         found: dict[Arm, str] = {}
         for arm in dict.fromkeys(boot.arm for boot in self.boots):
@@ -126,7 +114,7 @@ class Proofs:
                 for other in arms:
                     if _rules(other) == _rules(arm):
                         found.setdefault(other, f"it has the rules of {arm.label}")
-            elif canaries.passed is False:
+            elif canaries.passed is False and self._looked(arm).answers_otherwise:
                 found[arm] = f"{canaries.name}: {canaries.reason}"
         return {arm: found[arm] for arm in arms if arm in found}
 
@@ -141,82 +129,66 @@ class Proofs:
             None,
         )
 
+    def floor(self, arm: Arm) -> float | None:
+        """Return the numeric floor that the arm's control measured, in log odds, or None."""
+        record = finding(self.control(arm), ProofPart.TEXT)
+        return None if record is None else from_plain(TextFinding, record).floor
 
-def finding(boot: Boot | None, part: ProofPart) -> Mapping[str, object] | None:
-    """Return the record of one part of a proof boot that ended well; None without one."""
-    if boot is None or boot.proof is None or boot.status is not BootStatus.OK:
+    def _gate(
+        self, name: str, arm: Arm, demand: Demand, ask: Callable[[_Looked, bool], Gate]
+    ) -> Gate:
+        required = demand == "required"
+        if demand == "off":
+            return Gate(name=name, passed=None, reason=f"not tested: proof.{name} is off")
+        if arm.is_baseline:
+            return Gate(name=name, passed=True, reason=CONTROL_ITSELF)
+        missing = self._missing(name, arm)
+        if missing is not None:
+            reason = f"not tested: {missing}"
+            return Gate(name=name, passed=None, reason=reason, required=required)
+        return ask(self._looked(arm), required)
+
+    def _looked(self, arm: Arm) -> _Looked:
+        boot, control = proof_of(arm, self.boots), self.control(arm)
+        assert boot is not None
+        assert control is not None
+        return _Looked(boot=boot, control=control, demands=self.demands)
+
+    def _missing(self, name: str, arm: Arm) -> str | None:
+        """Return why there is nothing to judge an arm by; None where there is."""
+        boot, control = proof_of(arm, self.boots), self.control(arm)
+        if boot is None and control is None and not self.lost:
+            return NOT_LOOKED_AT[name]
+        for whose, one in (("the control", control), ("the arm", boot)):
+            if one is None:
+                num_lost = sum(a == arm or a.is_baseline for a in self.lost)
+                lost = f" ({num_lost} were lost with their process)" if num_lost else ""
+                return f"there is no proof boot of {whose}{lost}"
+            if one.status is not BootStatus.OK:
+                return f"the proof boot of {whose} {one.status.value}: {one.reason}"
+            differing = self._differing(one)
+            if differing:
+                return f"the proof boot of {whose} ran with another {', '.join(differing)}"
         return None
-    return boot.proof.findings.get(part)
 
-
-def text_floor(control: Boot | None) -> float | None:
-    """Return the numeric floor that a control's proof boot measured, in log odds, or None."""
-    record = finding(control, ProofPart.TEXT)
-    return None if record is None else from_plain(TextFinding, record).floor
-
-
-def proof_values(boot: Boot) -> dict[str, float | None]:
-    """Return the numbers of a proof boot by name, for the tracking UI; empty of another boot."""
-    values: dict[str, float | None] = {}
-    if (record := finding(boot, ProofPart.TEXT)) is not None:
-        text = from_plain(TextFinding, record)
-        values |= _result_values("text", text.result)
-        values["lossless/numeric_floor"] = text.floor
-    if (record := finding(boot, ProofPart.AUDIT)) is not None:
-        audit = from_plain(AuditFinding, record).result
-        values["lossless/audit_attached"] = float(audit is not None)
-        values |= {} if audit is None else _result_values("audit", audit)
-    if (record := finding(boot, ProofPart.GREEDY)) is not None:
-        counted = from_plain(GreedyFinding, record).agreement
-        values["lossless/greedy_tokens"] = float(counted.num_tokens)
-        values["lossless/greedy_disagreements"] = float(counted.num_disagreements)
-    if (record := finding(boot, ProofPart.CANARIES)) is not None:
-        for item in from_plain(CanaryFinding, record).results:
-            values[f"canary/{item.name}"] = None if item.passed is None else float(item.passed)
-    if (record := finding(boot, ProofPart.TASKS)) is not None:
-        for score in from_plain(TaskFinding, record).scores:
-            values[f"task/{score.task}"] = score.rate
-    return values
-
-
-def _result_values(name: str, result: LosslessResult) -> dict[str, float | None]:
-    values = {
-        "p_value": result.p_value,
-        "tokens": float(result.num_tokens),
-        "displacement": result.displacement,
-        "seen": result.seen,
-    }
-    return {f"lossless/{name}_{key}": value for key, value in values.items()}
+    def _differing(self, boot: Boot) -> list[str]:
+        """Return the sections of the fingerprint in which a proof boot is not what was raced."""
+        others = [
+            item
+            for item in self.raced
+            if item.arm == boot.arm and item.sections and item.status is BootStatus.OK
+        ]
+        if not boot.sections or not others:
+            return []
+        return [
+            name
+            for name in SAME
+            if all(boot.sections.get(name) != other.sections.get(name) for other in others)
+        ]
 
 
 def _rules(arm: Arm) -> tuple[str, str | None, str | None]:
     return arm.engine_build, arm.draft_sample_method, arm.rejection_sample_method
-
-
-def _lossless(arm: Arm, proofs: Proofs) -> Gate:
-    demand = proofs.demands.lossless
-    required = demand == "required"
-    if demand == "off":
-        return Gate(name=LOSSLESS, passed=None, reason="not tested: proof.lossless is off")
-    if arm.is_baseline:
-        return Gate(name=LOSSLESS, passed=True, reason="nothing is drafted: the target alone emits")
-    boot, control = proof_of(arm, proofs.boots), proofs.control(arm)
-    missing = _missing(boot, control)
-    if missing is not None:
-        reason = f"not tested: {missing or NOT_TESTED}"
-        return Gate(name=LOSSLESS, passed=None, reason=reason, required=required)
-    found = list(_answers(boot, control, proofs.demands))
-    rejected = [item.words for item in found if item.passed is False]
-    if rejected:
-        return Gate(name=LOSSLESS, passed=False, reason="; ".join(rejected), required=required)
-    reason = "; ".join(item.words for item in found)
-    if any(item.passed is None and item.must_pass for item in found):
-        return Gate(name=LOSSLESS, passed=None, reason=reason, required=required)
-    passed = any(item.passed and item.tests_distribution for item in found) or None
-    return Gate(name=LOSSLESS, passed=passed, reason=reason or NOT_TESTED, required=required)
-
-
-NOT_TESTED = "that the output follows the target's distribution is not shown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,154 +197,145 @@ class _Answer:
 
     passed: bool | None
     words: str
-    tests_distribution: bool = True
     must_pass: bool = False
     """Whether the gate cannot pass without it."""
 
 
-def _answers(boot: Boot | None, control: Boot | None, demands: ProofDemands) -> Iterator[_Answer]:
-    yield from _told("text", _text(boot), _text(control))
-    yield from _audited(boot, control)
-    for note in _notes(boot, control, ProofPart.TEXT, ProofPart.AUDIT):
-        yield _Answer(passed=None, words=note)
-    for note in _notes(boot, control, ProofPart.GREEDY):
-        yield _Answer(passed=None, words=note, tests_distribution=False, must_pass=True)
-    ours, theirs = finding(boot, ProofPart.GREEDY), finding(control, ProofPart.GREEDY)
-    if ours is None and theirs is None:
-        return
-    if ours is None or theirs is None:
-        side = "the control" if theirs is None else "the arm"
-        words = f"greedy: {side} was not looked at"
-        yield _Answer(passed=None, words=words, tests_distribution=False, must_pass=True)
-        return
-    result = _greedy(ours, theirs, demands.greedy)
-    yield _Answer(
-        passed={"passed": True, "rejected": False}.get(result.kind),
-        words=f"greedy: {result.sentence}",
-        tests_distribution=False,
-        must_pass=True,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """An arm and its control, both looked at in boots that ended well."""
 
+    boot: Boot
+    control: Boot
+    demands: ProofDemands
 
-def _told(
-    name: str, ours: LosslessResult | None, theirs: LosslessResult | None
-) -> Iterator[_Answer]:
-    """Yield what a result says beside the control's."""
-    if ours is None:
-        return
-    if theirs is None:
-        words = f"{name}: the control was not looked at; of the arm: {ours.sentence}"
-        yield _Answer(passed=None, words=words, must_pass=True)
-    elif theirs.kind == "rejected":
-        words = f"{name}: cannot tell, the control is rejected itself: {theirs.sentence}"
-        yield _Answer(passed=None, words=words, must_pass=True)
-    else:
-        passed = {"passed": True, "rejected": False}.get(ours.kind)
-        yield _Answer(passed=passed, words=f"{name}: {ours.sentence}")
+    @property
+    def answers_otherwise(self) -> bool:
+        """Whether a canary or a task shows a fault of answers that came."""
+        canaries = any(
+            item.passed is False and item.arm.fault is not CanaryFault.LOST
+            for item in self._canaries()
+        )
+        return canaries or any(item.passed is False for item in self._tasks())
 
+    def lossless(self, required: bool) -> Gate:
+        """Ask whether text, audit and greedy rule together show that nothing is lost."""
+        text, audit = self._text(), self._audit()
+        answers = [item for item in (text, audit) if item is not None]
+        answers += self._greedy()
+        rejected = [item.words for item in answers if item.passed is False]
+        if rejected:
+            return Gate(name=LOSSLESS, passed=False, reason="; ".join(rejected), required=required)
+        reason = "; ".join(
+            [
+                *(item.words for item in answers),
+                *self._notes(ProofPart.TEXT, ProofPart.AUDIT, ProofPart.GREEDY),
+            ]
+        )
+        is_open = any(item.must_pass and item.passed is None for item in answers)
+        by_audit = audit is not None and audit.passed and self._text_sees_enough()
+        is_shown = (text is not None and text.passed) or by_audit
+        passed = True if is_shown and not is_open else None
+        reason = reason or NOT_LOOKED_AT[LOSSLESS]
+        return Gate(name=LOSSLESS, passed=passed, reason=reason, required=required)
 
-def _audited(boot: Boot | None, control: Boot | None) -> Iterator[_Answer]:
-    ours, theirs = finding(boot, ProofPart.AUDIT), finding(control, ProofPart.AUDIT)
-    if ours is None:
-        return
-    found = from_plain(AuditFinding, ours)
-    if found.why_not is not None:
-        yield _Answer(passed=None, words=f"audit: cannot attach: {found.why_not}")
-        return
-    yield from _told(
-        "audit",
-        found.result,
-        None if theirs is None else from_plain(AuditFinding, theirs).result,
-    )
+    def canaries(self, required: bool) -> Gate:
+        """Ask whether answers and scores are as the control's."""
+        gate = canaries_gate(self._canaries(), self._tasks(), required=required)
+        notes = list(self._notes(ProofPart.CANARIES, ProofPart.TASKS))
+        if not notes or gate.passed is False:
+            return gate
+        return replace(gate, passed=None, reason="; ".join(notes))
 
+    def _text(self) -> _Answer | None:
+        records = [finding(boot, ProofPart.TEXT) for boot in (self.boot, self.control)]
+        found = [None if item is None else from_plain(TextFinding, item) for item in records]
+        ours, theirs = found
+        if ours is None:
+            return None
+        answer = _told("text", ours.result, None if theirs is None else theirs.result)
+        return replace(answer, words="; ".join([answer.words, *ours.remarks]))
 
-def _text(boot: Boot | None) -> LosslessResult | None:
-    record = finding(boot, ProofPart.TEXT)
-    return None if record is None else from_plain(TextFinding, record).result
+    def _text_sees_enough(self) -> bool:
+        record = finding(self.boot, ProofPart.TEXT)
+        seen = None if record is None else from_plain(TextFinding, record).result.seen
+        return seen is not None and seen <= TEXT_ROOM * self.demands.displacement
 
+    def _audit(self) -> _Answer | None:
+        records = [finding(boot, ProofPart.AUDIT) for boot in (self.boot, self.control)]
+        found = [None if item is None else from_plain(AuditFinding, item) for item in records]
+        ours, theirs = found
+        if ours is None:
+            return None
+        if ours.result is None:
+            return _Answer(passed=None, words=f"audit: cannot attach: {ours.why_not}")
+        return _told("audit", ours.result, None if theirs is None else theirs.result)
 
-def _greedy(
-    ours: Mapping[str, object], theirs: Mapping[str, object], settings: GreedySettings
-) -> GreedyResult:
-    return judge_greedy(
-        from_plain(GreedyFinding, ours).agreement,
-        from_plain(GreedyFinding, theirs).agreement,
-        settings=settings,
-    )
+    def _greedy(self) -> Iterator[_Answer]:
+        """Yield the greedy rule's answer where it was asked for, which a failed part shows too."""
+        records = [finding(boot, ProofPart.GREEDY) for boot in (self.boot, self.control)]
+        ours, theirs = records
+        if ours is not None and theirs is not None:
+            result = judge_greedy(
+                from_plain(GreedyFinding, ours).agreement,
+                from_plain(GreedyFinding, theirs).agreement,
+                settings=self.demands.greedy,
+            )
+            passed = {"passed": True, "rejected": False}.get(result.kind)
+            yield _Answer(passed=passed, words=f"greedy: {result.sentence}", must_pass=True)
+        elif ours is not None or theirs is not None or list(self._notes(ProofPart.GREEDY)):
+            words = "greedy: not of both the arm and the control"
+            yield _Answer(passed=None, words=words, must_pass=True)
 
+    def _canaries(self) -> tuple[CanaryComparison, ...]:
+        """Compare the canaries that both were asked; none where the arm was asked none."""
+        ours, theirs = (
+            {item.name: item for item in from_plain(CanaryFinding, record).results}
+            if (record := finding(one, ProofPart.CANARIES)) is not None
+            else {}
+            for one in (self.boot, self.control)
+        )
+        both = [compare_canary(ours[name], theirs[name]) for name in ours if name in theirs]
+        if not both:
+            return ()
+        own, wanted = (
+            None if one.facts is None else one.facts.max_model_len
+            for one in (self.boot, self.control)
+        )
+        context = compare_canary(context_result(own, wanted), context_result(wanted, wanted))
+        return (context, *both)
 
-def _canaries(arm: Arm, proofs: Proofs) -> Gate:
-    demand = proofs.demands.canaries
-    required = demand == "required"
-    if demand == "off":
-        return Gate(name=CANARIES, passed=None, reason="not tested: proof.canaries is off")
-    boot, control = proof_of(arm, proofs.boots), proofs.control(arm)
-    missing = _missing(boot, control)
-    if missing is not None:
-        reason = f"not tested: {missing or 'no answer was checked for content'}"
-        return Gate(name=CANARIES, passed=None, reason=reason, required=required)
-    canaries = _compared(boot, control)
-    tasks = _tasks(boot, control, proofs.demands.tasks)
-    gate = canaries_gate(canaries, tasks, required=required)
-    notes = list(_notes(boot, control, ProofPart.CANARIES, ProofPart.TASKS))
-    if not notes or gate.passed is False:
-        return gate
-    return replace(gate, passed=None, reason="; ".join(notes))
+    def _tasks(self) -> tuple[TaskComparison, ...]:
+        """Compare the scores of both; a task that one of them lacks is refused there."""
+        sides = [
+            {score.task: score for score in from_plain(TaskFinding, record).scores}
+            if (record := finding(one, ProofPart.TASKS)) is not None
+            else {}
+            for one in (self.boot, self.control)
+        ]
+        names = dict.fromkeys(name for side in sides for name in side)
+        ours, theirs = ([side.get(name, _unscored(name)) for name in names] for side in sides)
+        pairs = zip(ours, theirs, strict=True)
+        return tuple(compare_task(a, b, self.demands.tasks) for a, b in pairs)
 
-
-def _notes(boot: Boot | None, control: Boot | None, *parts: ProofPart) -> Iterator[str]:
-    """Yield why parts could not be looked at in either boot."""
-    for whose, one in (("the arm", boot), ("the control", control)):
-        if one is not None and one.proof is not None:
-            for note in one.proof.notes:
+    def _notes(self, *parts: ProofPart) -> Iterator[str]:
+        """Yield why parts could not be looked at in either boot."""
+        for whose, one in (("the arm", self.boot), ("the control", self.control)):
+            for note in () if one.proof is None else one.proof.notes:
                 if note.partition(":")[0] in parts:
                     yield f"of {whose}, {note}"
 
 
-def _missing(boot: Boot | None, control: Boot | None) -> str | None:
-    """Return why there is nothing to judge; "" where no proof boot was made at all, else None."""
-    if boot is None:
-        return ""
-    for whose, one in (("the arm", boot), ("the control", control)):
-        if one is None:
-            return f"there is no proof boot of {whose}"
-        if one.status is not BootStatus.OK:
-            return f"the proof boot of {whose} {one.status.value}: {one.reason}"
-    return None
-
-
-def _compared(boot: Boot | None, control: Boot | None) -> tuple[CanaryComparison, ...]:
-    """Compare the canaries that both were asked; none where the arm was asked none."""
-    ours, theirs = (
-        {item.name: item for item in from_plain(CanaryFinding, record).results}
-        if (record := finding(one, ProofPart.CANARIES)) is not None
-        else {}
-        for one in (boot, control)
-    )
-    both = [compare_canary(ours[name], theirs[name]) for name in ours if name in theirs]
-    if not both:
-        return ()
-    own, wanted = (
-        None if one is None or one.facts is None else one.facts.max_model_len
-        for one in (boot, control)
-    )
-    context = compare_canary(context_result(own, wanted), context_result(wanted, wanted))
-    return (context, *both)
-
-
-def _tasks(
-    boot: Boot | None, control: Boot | None, settings: TaskSettings
-) -> tuple[TaskComparison, ...]:
-    """Compare the scores of both; a task that one of them lacks is refused there."""
-    sides = [
-        {score.task: score for score in from_plain(TaskFinding, record).scores}
-        if (record := finding(one, ProofPart.TASKS)) is not None
-        else {}
-        for one in (boot, control)
-    ]
-    names = dict.fromkeys(name for side in sides for name in side)
-    ours, theirs = ([side.get(name, _unscored(name)) for name in names] for side in sides)
-    return tuple(compare_task(a, b, settings) for a, b in zip(ours, theirs, strict=True))
+def _told(name: str, ours: LosslessResult, theirs: LosslessResult | None) -> _Answer:
+    """Return what a result says beside the control's; without a scale it says nothing."""
+    if theirs is None:
+        words = f"{name}: the control was not looked at; of the arm: {ours.sentence}"
+        return _Answer(passed=None, words=words, must_pass=True)
+    if theirs.kind == "rejected":
+        words = f"{name}: cannot tell, the control is rejected itself: {theirs.sentence}"
+        return _Answer(passed=None, words=words, must_pass=True)
+    passed = {"passed": True, "rejected": False}.get(ours.kind)
+    return _Answer(passed=passed, words=f"{name}: {ours.sentence}")
 
 
 def _unscored(task: str) -> TaskScore:

@@ -20,9 +20,9 @@ class RaceSettings:
     """The budget of a race and what it may overlook."""
 
     max_boots: int
-    """Boots of the whole study, failed ones included."""
+    """Boots of the race, failed ones included; proof boots are none of them."""
     max_hours: float | None = None
-    """From the start to the end of the last boot; None: no limit."""
+    """From the start to the end of the race's last boot; None: no limit."""
     tolerance: float = 0.01
     """Relative difference of two arms that does not matter, above 0."""
     error: float = 0.05
@@ -46,7 +46,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which arm the selection ended with; made once, and kept with the race's state."""
+    """Which arm the selection ended with; kept with the race's state until the arm is set aside."""
 
     arm: Arm
     stop: Stop

@@ -25,6 +25,7 @@ from orchestrator.core.wording import (
     gate_sentences,
     model_sentences,
     outlier_sentences,
+    reference_sentences,
     set_aside_sentences,
     speed_sentence,
     spread_sentence,
@@ -156,6 +157,7 @@ def decide(
         sentences=(
             *conclusion.sentences,
             *set_aside_sentences(evidence.set_aside, conclusion.winner),
+            *reference_sentences(evidence.reference, evidence.reference_fault),
             *model_sentences(board, arms=shown, streams=[cell.streams for cell in weights]),
             *gate_sentences(conclusion.gates),
             *outlier_sentences(outliers),
@@ -194,7 +196,7 @@ def _conclude(evidence: Evidence) -> _Conclusion:
     if reference not in evidence.scored:
         return _no_result(f"{reference.label}, to be compared with, has no scored boot")
     chosen = evidence.chosen if evidence.chosen in evidence.scored else None
-    best = chosen or min(evidence.candidates or evidence.scored, key=evidence.seconds)
+    best = chosen or min(evidence.candidates, key=evidence.seconds)
     if best == reference:
         return _kept(evidence, reference)
     contrast = evidence.contrast(best, reference)

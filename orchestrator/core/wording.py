@@ -105,6 +105,13 @@ def set_aside_sentences(set_aside: Mapping[Arm, str], winner: Arm | None) -> tup
     )
 
 
+def reference_sentences(reference: Arm | None, fault: str | None) -> tuple[str, ...]:
+    """Return what the proofs show against the arm that all are compared with."""
+    if reference is None or fault is None:
+        return ()
+    return (f"{reference.label} itself is not shown to be right: {fault.rstrip('.')}.",)
+
+
 def boot_sentences(summaries: Sequence[ArmSummary], copies: Mapping[Arm, int]) -> tuple[str, ...]:
     """Return which arms have no score and why, and which boots were copies.
 

@@ -16,6 +16,7 @@ class FakeProver:
 
     findings: Mapping[ProofPart, Finding] = field(default_factory=dict)
     asked: list[ProofPart] = field(default_factory=list)
+    is_closed: bool = False
 
     def prove(self, part: ProofPart, facts: EngineFacts) -> Finding:
         """Return what the part came to.
@@ -27,3 +28,7 @@ class FakeProver:
         if part not in self.findings:
             raise TransientError(f"{facts.base_url} says nothing about it")
         return self.findings[part]
+
+    def close(self) -> None:
+        """Remember it."""
+        self.is_closed = True

@@ -162,6 +162,12 @@ def write_note(path: Path, *, attached: bool, why: str) -> None:
     path.write_text(json.dumps({"attached": attached, "why": why}), encoding="utf-8")
 
 
+UNSEEN = (
+    "no step of the V2 model runner was seen in this boot: another runner, or specpilot is not "
+    "installed beside the engine"
+)
+
+
 def attachment(folder: Path) -> Attachment:
     """Return whether an audit attached in any process of the boot that wrote to a folder.
 
@@ -173,7 +179,7 @@ def attachment(folder: Path) -> Attachment:
         return Attachment(attached=True, why="")
     if notes:
         return Attachment(attached=False, why=str(notes[0]["why"]))
-    return Attachment(attached=False, why="no step of the V2 model runner was seen in this boot")
+    return Attachment(attached=False, why=UNSEEN)
 
 
 def read_folder(folder: Path) -> tuple[Records, ...]:

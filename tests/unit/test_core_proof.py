@@ -26,13 +26,14 @@ def test_choice_and_the_control_of_its_build_are_proved() -> None:
 
     assert proof_arms(chosen(BEST), ARMS, BASELINE) == (BASELINE, BEST)
     assert proof_arms(chosen(BEST), (other_build, *ARMS), OTHER) == (BASELINE, BEST)
-    assert proof_arms(chosen(BEST), (OTHER, BEST), OTHER) == (BEST,), "there is no control"
+    assert proof_arms(chosen(BEST), (OTHER, BEST), OTHER) == (), "there is no control"
 
 
 def test_nothing_is_proved_where_nothing_would_change() -> None:
     assert proof_arms(None, ARMS, BASELINE) == ()
     assert proof_arms(chosen(BEST), ARMS, BEST) == ()
     assert proof_arms(chosen(BEST), ARMS[1:], None) == ()
+    assert proof_arms(chosen(BASELINE), ARMS, OTHER) == (), "it is the control itself"
 
 
 def test_each_arm_gets_one_proof_boot_and_a_failed_one_a_second() -> None:
@@ -48,6 +49,8 @@ def test_each_arm_gets_one_proof_boot_and_a_failed_one_a_second() -> None:
     assert next_proof(wanted, ended=failed, lost=[], running=[]) == BASELINE
     assert next_proof(wanted, ended=done[:1], lost=[BEST], running=[]) == BEST
     assert next_proof(wanted, ended=done[:1], lost=[BEST] * MAX_ATTEMPTS, running=[]) is None
+    alone = next_proof(wanted, ended=[], lost=[BASELINE] * MAX_ATTEMPTS, running=[])
+    assert alone is None, "without the control nothing can be concluded of the arm"
 
 
 def test_proof_of_an_arm_is_its_boot_that_ended_well() -> None:

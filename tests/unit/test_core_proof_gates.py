@@ -11,18 +11,14 @@ from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.lossless.greedy import Agreement
 from orchestrator.core.lossless.judge import LosslessResult
 from orchestrator.core.proof import Demand
-from orchestrator.core.proof_gates import (
-    NO_PROOF,
+from orchestrator.core.proof_findings import (
     AuditFinding,
     CanaryFinding,
     GreedyFinding,
-    ProofDemands,
-    Proofs,
     TaskFinding,
     TextFinding,
-    proof_values,
-    text_floor,
 )
+from orchestrator.core.proof_gates import NO_PROOF, ProofDemands, Proofs
 from orchestrator.core.quality import CanaryFault, CanaryResult, TaskScore
 from orchestrator.core.types import Arm, Boot, BootStatus, Proof, ProofPart
 
@@ -31,7 +27,9 @@ REQUIRED = ProofDemands(lossless="required", canaries="required")
 Findings = Mapping[ProofPart, object]
 
 
-def result(kind: str, *, sentence: str = "", p_value: float = 1.0) -> LosslessResult:
+def result(
+    kind: str, *, sentence: str = "", p_value: float = 1.0, seen: float | None = 0.008
+) -> LosslessResult:
     return LosslessResult(
         kind=kind,  # type: ignore[arg-type]  # a literal of its three
         p_value=p_value,
@@ -39,7 +37,7 @@ def result(kind: str, *, sentence: str = "", p_value: float = 1.0) -> LosslessRe
         num_observations={"rank_1": 1000},
         displacement=0.002,
         chance=0.001,
-        seen=0.008,
+        seen=seen,
         more_tokens=None,
         where="rank_1",
         sentence=sentence or f"{kind} it is.",
@@ -112,6 +110,7 @@ def ask(
         ({ProofPart.TEXT: text("passed"), ProofPart.AUDIT: audit("rejected")}, False, "audit: ste"),
         ({ProofPart.TEXT: text("rejected"), ProofPart.AUDIT: audit("passed")}, False, "text: rej"),
         ({ProofPart.AUDIT: audit("rejected")}, False, "steps rejected"),
+        ({ProofPart.AUDIT: audit("passed")}, None, "steps passed"),
         ({}, None, "not shown"),
     ],
 )
@@ -206,7 +205,6 @@ def test_greedy_agreement_alone_shows_no_distribution() -> None:
             True,
             "not worse in sums",
         ),
-        ({ProofPart.CANARIES: canaries("chat", "json")}, True, ""),
     ],
 )
 def test_answers_are_held_against_the_control(
@@ -254,16 +252,70 @@ def test_part_that_could_not_be_looked_at_is_no_pass(note: str, index: int, side
     assert gates[1 - index].passed is True
 
 
-def test_text_that_failed_is_named_beside_the_audit_that_decides() -> None:
-    proofs = ask({ProofPart.AUDIT: audit("passed")})
-    arm = proofs.boots[1]
-    assert arm.proof is not None
-    noted = replace(arm, proof=replace(arm.proof, notes=("text: no answer",)))
+@pytest.mark.parametrize(
+    ("seen", "passed"), [(0.012, True), (0.05, True), (0.051, None), (None, None)]
+)
+def test_audit_alone_passes_only_where_the_text_is_not_blind(
+    seen: float | None, passed: bool | None
+) -> None:
+    """The engine's own probabilities may be wrong, which only the text would show."""
+    blurred = TextFinding(result=result("cannot_tell", seen=seen), floor=0.01)
+    gate, _ = ask({ProofPart.TEXT: blurred, ProofPart.AUDIT: audit("passed")}).gates(ARM)
 
-    gate, _ = replace(proofs, boots=(proofs.boots[0], noted)).gates(ARM)
+    assert gate.passed is passed
+
+
+def test_what_limits_the_text_is_said() -> None:
+    limited = replace(text("passed"), remarks=("only 20 probabilities a token",))
+    gate, _ = ask({ProofPart.TEXT: limited}).gates(ARM)
 
     assert gate.passed is True
-    assert "of the arm, text: no answer" in gate.reason
+    assert "only 20 probabilities a token" in gate.reason
+
+
+def sections(**changed: str) -> dict[str, str]:
+    return {"engine": "e", "models": "m", "platform": "p", "arguments": "a"} | changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "passed"),
+    [({}, True), ({"arguments": "more logprobs"}, True), ({"models": "other weights"}, None)],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_what_is_proved_is_what_was_raced(
+    changed: dict[str, str], passed: bool | None, side: int
+) -> None:
+    proofs = ask({ProofPart.TEXT: text("passed"), ProofPart.CANARIES: canaries("chat", "json")})
+    boots = [replace(boot, sections=sections()) for boot in proofs.boots]
+    raced = [replace(make_boot(b.arm, []), sections=sections()) for b in boots]
+    boots[side] = replace(boots[side], sections=sections(**changed))
+
+    gates = replace(proofs, boots=tuple(boots), raced=tuple(raced)).gates(ARM)
+
+    for gate in gates:
+        assert gate.passed is passed
+        assert ("ran with another models" in gate.reason) is (passed is None)
+
+
+def test_proof_boots_that_were_lost_are_not_untried() -> None:
+    for lost in ((BASELINE, BASELINE), (ARM,)):
+        boots = () if ARM not in lost else (boot(BASELINE, CONTROL),)
+        for gate in Proofs(boots=boots, lost=lost, demands=REQUIRED).gates(ARM):
+            assert gate.blocks
+            assert "lost with their process" in gate.reason
+
+
+def test_arm_that_did_not_answer_is_kept_out_and_not_set_aside() -> None:
+    silent = CanaryFinding(
+        results=(
+            CanaryResult(name="chat", passed=False, reason="HTTP 503", fault=CanaryFault.LOST),
+            CanaryResult(name="json", passed=True, reason="as asked"),
+        )
+    )
+    proofs = ask({ProofPart.TEXT: text("passed"), ProofPart.CANARIES: silent})
+
+    assert proofs.gates(ARM)[1].blocks
+    assert proofs.set_aside([ARM]) == {}
 
 
 def test_shorter_context_than_the_controls_is_a_fault() -> None:
@@ -294,7 +346,7 @@ def test_demand_says_what_keeps_an_arm_out(demand: Demand, kind: str, blocks: bo
     assert gate.blocks is blocks
 
 
-def test_nothing_that_was_looked_at_is_said_to_be_untested() -> None:
+def test_what_was_not_looked_at_is_said_to_be_untested() -> None:
     for gate in Proofs().gates(ARM):
         assert gate.passed is None
         assert gate.reason.startswith("not tested")
@@ -304,10 +356,10 @@ def test_nothing_that_was_looked_at_is_said_to_be_untested() -> None:
     assert [gate.name for gate in Proofs().gates(ARM)] == ["lossless", "canaries"]
 
 
-def test_without_drafts_there_is_nothing_to_lose() -> None:
-    gate, _ = Proofs(demands=REQUIRED).gates(BASELINE)
-
-    assert gate.passed is True
+def test_without_speculation_an_arm_is_the_control_itself() -> None:
+    silent = {**CONTROL, ProofPart.CANARIES: canaries(failed=("chat",))}
+    for proofs in (Proofs(demands=REQUIRED), ask({}, control=silent)):
+        assert [gate.passed for gate in proofs.gates(BASELINE)] == [True, True]
 
 
 def test_lossy_rules_are_set_aside_at_every_depth_and_no_others() -> None:
@@ -330,27 +382,5 @@ def test_lossy_rules_are_set_aside_at_every_depth_and_no_others() -> None:
 def test_floor_is_the_controls() -> None:
     proofs = ask({})
 
-    assert text_floor(proofs.control(ARM)) == 0.01
-    assert text_floor(Proofs().control(ARM)) is None
-
-
-def test_numbers_for_the_tracking_ui_name_what_was_looked_at() -> None:
-    findings: Findings = {
-        ProofPart.TEXT: text("passed"),
-        ProofPart.AUDIT: audit(None),
-        ProofPart.GREEDY: greedy(3),
-        ProofPart.CANARIES: canaries("chat", failed=("json",)),
-        ProofPart.TASKS: tasks(300),
-    }
-
-    values = proof_values(boot(ARM, findings))
-
-    assert values["lossless/text_p_value"] == 1.0
-    assert values["lossless/text_seen"] == 0.008
-    assert values["lossless/numeric_floor"] == 0.01
-    assert values["lossless/audit_attached"] == 0.0
-    assert "lossless/audit_p_value" not in values
-    assert values["lossless/greedy_disagreements"] == 3.0
-    assert (values["canary/chat"], values["canary/json"]) == (1.0, 0.0)
-    assert values["task/sums"] == 0.75
-    assert proof_values(make_boot(ARM, [0.03])) == {}
+    assert proofs.floor(ARM) == 0.01
+    assert Proofs().floor(ARM) is None

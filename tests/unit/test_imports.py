@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "config_faults": {"errors"},
     "config_places": {"core", "errors"},
     "config_load": {"config_places"},
-    "config_proof": {"config_places"},
+    "config_proof": {"config_places", "core"},
     "config_engine": {"config_places", "core"},
     "config_types": {
         *("config_engine", "config_load", "config_places", "config_proof", "core", "errors"),
