@@ -218,10 +218,10 @@ def proof_parts(config: StudyConfig) -> tuple[ProofPart, ...]:
     """Return what a proof boot of the study looks at."""
     proof, is_greedy = config.proof, 0.0 in config.load.temperatures
     wanted = {
-        ProofPart.TEXT: proof.lossless != "off",
-        ProofPart.AUDIT: proof.lossless != "off",
-        ProofPart.GREEDY: proof.lossless != "off" and is_greedy,
-        ProofPart.CANARIES: proof.canaries != "off",
+        ProofPart.TEXT: proof.lossless != "skipped",
+        ProofPart.AUDIT: proof.lossless != "skipped",
+        ProofPart.GREEDY: proof.lossless != "skipped" and is_greedy,
+        ProofPart.CANARIES: proof.canaries != "skipped",
         ProofPart.TASKS: bool(proof.tasks),
     }
     return tuple(part for part in ProofPart if wanted[part])

@@ -18,7 +18,7 @@ class ProofConfig:
 
     lossless: Demand = "required"
     """That the output follows the target's distribution. ``required``: what is not shown keeps the
-    arm out. ``reported``: only what is shown to be wrong does. ``off``: not looked at."""
+    arm out. ``reported``: only what is shown to be wrong does. ``skipped``: not looked at."""
     canaries: Demand = "required"
     """That answers are what was asked for, as the control's are; likewise."""
     displacement: float = 0.01
@@ -62,8 +62,8 @@ class ProofConfig:
             "use 10",
         )
         require(
-            not self.tasks or self.canaries != "off",
+            not self.tasks or self.canaries != "skipped",
             "proof.tasks",
-            "are named although proof.canaries is off",
+            "are named although proof.canaries is skipped",
             "set proof.canaries=reported or empty proof.tasks",
         )

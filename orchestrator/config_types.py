@@ -199,7 +199,7 @@ class StudyConfig:
             self.search.baseline or not required,
             "search.baseline",
             f"false leaves no control to show proof.{'/'.join(required)} by",
-            "set search.baseline=true, or these to reported or off",
+            "set search.baseline=true, or these to reported or skipped",
         )
         if self.load.sampling == "explicit":
             self._check_weights()

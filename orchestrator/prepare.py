@@ -223,7 +223,8 @@ def _workload(config: StudyConfig) -> Workload:
 
 def _proof_workload(config: StudyConfig) -> Workload:
     """Return the prompts of the text test; checks what else a proof needs."""
-    workload = load_workload(_workload_file(config.proof.workload))
+    with reported_at("proof.workload"):
+        workload = load_workload(_workload_file(config.proof.workload))
     if workload.needs_chat:
         raise ConfigError(
             "proof.workload", f"'{workload.name}' holds conversations, and the text test sends "

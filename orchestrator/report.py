@@ -130,8 +130,8 @@ def _proof_words(proof: ProofDemands) -> str:
         "that answers are as the control's": proof.canaries,
     }
     if not proof.any:
-        return "nothing is asked of the output: proof.lossless and proof.canaries are off"
-    words = " and ".join(f"{what} ({how})" for what, how in asked.items() if how != "off")
+        return "nothing is asked of the output: proof.lossless and proof.canaries are skipped"
+    words = " and ".join(f"{what} ({how})" for what, how in asked.items() if how != "skipped")
     return (
         f"then a boot of no speculation and one of the winner beyond these, to show {words}; a "
         "winner that fails is set aside and the race goes on"

@@ -20,9 +20,9 @@ MAX_CHOICES = 3
 """Choices of a race that are proved, one after the other was set aside. A fault that all arms share
 would otherwise cost the boots of each."""
 
-Demand = Literal["required", "reported", "off"]
+Demand = Literal["required", "reported", "skipped"]
 """``required``: what is not shown keeps the arm out. ``reported``: only what is shown to be wrong
-does. ``off``: not looked at."""
+does. ``skipped``: not looked at."""
 
 
 def proof_arms(

@@ -67,7 +67,7 @@ class ProofDemands:
     @property
     def any(self) -> bool:
         """Whether proof boots are asked for at all."""
-        return self.lossless != "off" or self.canaries != "off"
+        return self.lossless != "skipped" or self.canaries != "skipped"
 
     @property
     def num_boots(self) -> int:
@@ -75,7 +75,7 @@ class ProofDemands:
         return 2 if self.any else 0
 
 
-NO_PROOF = ProofDemands(lossless="off", canaries="off")
+NO_PROOF = ProofDemands(lossless="skipped", canaries="skipped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +138,8 @@ class Proofs:
         self, name: str, arm: Arm, demand: Demand, ask: Callable[[_Looked, bool], Gate]
     ) -> Gate:
         required = demand == "required"
-        if demand == "off":
-            return Gate(name=name, passed=None, reason=f"not tested: proof.{name} is off")
+        if demand == "skipped":
+            return Gate(name=name, passed=None, reason=f"not tested: proof.{name} is skipped")
         if arm.is_baseline:
             return Gate(name=name, passed=True, reason=CONTROL_ITSELF)
         missing = self._missing(name, arm)

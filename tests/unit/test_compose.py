@@ -17,6 +17,8 @@ from orchestrator.config import CONF_DIR, StudyConfig, load_config
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.prepare import Prepared, identity, premises, prepare, resolve
+from orchestrator.study import TrialOrder
+from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 
 Study = Callable[..., StudyConfig]
 
@@ -150,6 +152,10 @@ def test_synthetic_rule_is_refused_where_the_study_may_promote(study: Study) -> 
         ("engine.builds=[{build: 0.28.0, python: /none/python}]", "engine.builds[0].python"),
         ("engine.builds=[{build: 0.27.1, env: {A: a}}]", "engine.build"),
         ("load.workload=none.jsonl", "load.workload"),
+        ("proof.workload=none.jsonl", "proof.workload"),
+        ("proof.workload=tools", "proof.workload"),
+        ("proof.tasks=[poetry]", "proof.tasks"),
+        ("proof.tasks=[arithmetic,arithmetic]", "proof.tasks"),
     ],
 )
 def test_input_that_cannot_be_is_refused_with_its_key(
@@ -360,3 +366,85 @@ def test_ray_that_does_not_answer_is_refused_at_once(
     assert "RAY_ADDRESS" in caught.value.remedy
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", 1)) != 0, "the port of this test is in use"
+
+
+def order_of(arm: Arm, *, is_proof: bool, floor: float | None = None) -> TrialOrder:
+    return TrialOrder(
+        trial_id="t1", arm=arm, replicate=0, node_id="n", is_proof=is_proof, floor=floor
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ((), "text audit canaries"),
+        (("load.temperatures=[0,1]",), "text audit greedy canaries"),
+        (("proof.lossless=skipped",), "canaries"),
+        (("proof.canaries=skipped",), "text audit"),
+        (("proof.tasks=[arithmetic]",), "text audit canaries tasks"),
+        (("proof.lossless=skipped", "proof.canaries=skipped"), ""),
+    ],
+)
+def test_proof_boot_looks_at_what_the_study_asks(
+    overrides: tuple[str, ...], parts: str, study: Study
+) -> None:
+    assert " ".join(compose.proof_parts(study(*overrides))) == parts
+
+
+def test_proof_is_judged_as_the_study_asks(study: Study, tmp_path: Path) -> None:
+    config = study(
+        "proof.error=0.01", "proof.displacement=0.03", "proof.max_tokens=999",
+        "proof.tasks=[arithmetic]", "proof.task_points=4", "load.streams=[1,6]",
+    )  # fmt: skip
+    prepared = prepare(config, models_must_exist=True)
+    context = compose.TrialContext(
+        config=config,
+        workload=prepared.workload,
+        proof_workload=prepared.proof_workload,
+        study_run_id="run",
+        tracking_uri="http://127.0.0.1:1",
+    )
+    arms = {arm.is_baseline: arm for arm in prepared.arms}
+    control = compose.proof_plan(context, order_of(arms[True], is_proof=True), tmp_path)
+    own = compose.proof_plan(context, order_of(arms[False], is_proof=True, floor=0.02), None)
+
+    assert (control.is_control, own.is_control) == (True, False)
+    assert (own.floor, own.audit_folder, control.audit_folder) == (0.02, None, tmp_path)
+    assert own.text.judging.alpha == 0.005, "text and audit share it"
+    assert own.text.judging.displacement == 0.03
+    assert (own.text.token_budget, own.text.num_streams) == (999, 6)
+    assert own.text.temperature == 1.0
+    assert [path.stem for path in own.tasks] == ["arithmetic"]
+    demands = compose.proof_demands(config)
+    assert (demands.lossless, demands.canaries) == ("required", "reported")
+    assert demands.displacement == 0.03
+    assert demands.tasks.margin == 0.04
+
+
+def test_audit_is_on_in_its_own_boot_only(study: Study, tmp_path: Path) -> None:
+    config = study()
+    arm = prepare(config, models_must_exist=True).arms[0]
+
+    plain = compose.engine_spec(config, arm, "trial")
+    audited = compose.engine_spec(config, arm, "trial", audit_folder=tmp_path)
+    stated = compose.engine_spec(
+        study("engine.args.max_logprobs=20"), arm, "t", audit_folder=tmp_path
+    )
+
+    assert AUDIT_DIR_VARIABLE not in plain.env
+    assert "max_logprobs" not in plain.args
+    assert audited.env == {**plain.env, AUDIT_DIR_VARIABLE: str(tmp_path)}
+    assert audited.args == {**plain.args, "max_logprobs": 64}
+    assert stated.args["max_logprobs"] == 20, "what the study states stays"
+
+
+@pytest.mark.parametrize("name", ["lossless", "canaries"])
+def test_proof_that_is_required_needs_its_control(name: str, study: Study) -> None:
+    off = {"lossless", "canaries"} - {name}
+    overrides = [f"proof.{name}=required", *(f"proof.{other}=skipped" for other in off)]
+
+    with pytest.raises(ConfigError, match=f"no control to show proof.{name} by") as caught:
+        study(*overrides, "search.baseline=false")
+
+    assert caught.value.where == "search.baseline"
+    assert study("proof.lossless=reported", "search.baseline=false").proof.lossless == "reported"

@@ -336,7 +336,7 @@ def test_shorter_context_than_the_controls_is_a_fault() -> None:
         ("required", "cannot_tell", True),
         ("reported", "cannot_tell", False),
         ("reported", "rejected", True),
-        ("off", "rejected", False),
+        ("skipped", "rejected", False),
     ],
 )
 def test_demand_says_what_keeps_an_arm_out(demand: Demand, kind: str, blocks: bool) -> None:
