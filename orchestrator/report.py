@@ -133,7 +133,8 @@ def _proof_words(proof: ProofDemands) -> str:
         return "nothing is asked of the output: proof.lossless and proof.canaries are skipped"
     words = " and ".join(f"{what} ({how})" for what, how in asked.items() if how != "skipped")
     return (
-        f"then a boot of no speculation and one of the winner beyond these, to show {words}; a "
+        f"then a boot of no speculation and one of the winner, for each engine build and beyond "
+        f"these, to show {words}; a "
         "winner that fails is set aside and the race goes on"
     )
 

@@ -116,7 +116,8 @@ def test_plan_says_arms_boots_cells_and_time() -> None:
         "gain less than 0.50% on average",
         "2 to 6 fresh boots of the winner, which is compared with the reference no-speculation",
         "usually about 12 boots, 4.0 h on one node (20 min a boot",
-        "a boot of no speculation and one of the winner beyond these, to show that the output "
+        "a boot of no speculation and one of the winner, for each engine build and beyond these, "
+        "to show that the output "
         "follows the target's distribution (reported) and that answers are as the control's",
         "the boots of the proof, one after the other, come on top",
     ):
