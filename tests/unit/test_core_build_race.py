@@ -212,7 +212,7 @@ def test_next_turn_one_arm_a_build_gets_the_boots_that_a_comparison_needs() -> N
     assert play.order[-1][1].endswith("for the comparison of builds")
 
 
-def test_next_turn_boots_that_are_compared_are_not_taken_from_the_budget_of_the_study() -> None:
+def test_next_turn_boots_that_are_compared_stay_within_the_budget_of_the_study() -> None:
     arms = (*on(NEW, RULES[0]), *on(OLD, RULES[0]))
     assert len(Play(ask(arms), noisy(1), replace(SETTINGS, max_boots=3)).run().order) == 3
     late = Play(ask(arms), noisy(1), replace(SETTINGS, max_hours=1.0), hours=0.0).run()
