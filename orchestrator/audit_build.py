@@ -44,7 +44,7 @@ PROJECT = Path(serve_apps.__file__).resolve().parents[1]
 POLL_S = 0.2
 KILL_GRACE_S = 10.0
 TEXT_LENGTH = 128
-REMEDY = "docs/audit-build.md names the builds that are known"
+REMEDY = "docs/audit-build.md names the builds that are known, and what they need"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,8 @@ class Plan:
     drafter: str = "dflash2"
     vocabulary: int = 96
     timeout_s: float = 3600.0
+    any_version: bool = False
+    """Drive versions of vLLM that were never read, too, where their functions look as known."""
     judging: LosslessSettings = field(default_factory=LosslessSettings)
 
 
@@ -118,12 +120,27 @@ def audit_build(
         ConfigError: There is no such build, or its code cannot be driven.
         MeasurementError: It took longer than the plan's timeout.
     """
-    with tempfile.TemporaryDirectory(prefix="specpilot-build-") as name:
-        folder = Path(name)
+    with _scratch() as folder:
         build = open_build(source, folder)
         done = _drive(build, plan, folder, tell)
         audits = tuple(judge_rule(folder / rule, done[rule], plan.judging) for rule in plan.rules)
     return BuildAudit(version=str(done[plan.rules[0]]["version"]), rules=audits)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a folder for as long as this lasts.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix="specpilot-build-")
+    except OSError as fault:
+        problem = f"no folder can be made for them: {fault.strerror}"
+        raise ConfigError("temporary files", problem, "set TMPDIR to one with room") from fault
+    with scratch as name:
+        yield Path(name)
 
 
 def open_build(source: Path, folder: Path) -> Build:
@@ -232,12 +249,18 @@ def _start(build: Build, plan: Plan, rule: str, folder: Path) -> subprocess.Pope
         str(build.python), "-m", "serve_apps.audit.drive", "--out", str(out), "--rule", rule,
         "--tokens", str(plan.num_tokens), "--text-length", str(TEXT_LENGTH),
         "--seed", str(plan.seed), "--drafter", plan.drafter, "--vocabulary", str(plan.vocabulary),
+        *(["--any-version"] if plan.any_version else []),
     ]  # fmt: skip
+    environ = {**child_environment(build, os.environ), "TMPDIR": str(out)}
     with (out / "stdout").open("wb") as stdout, (out / "stderr").open("wb") as stderr:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=out,
-            env=child_environment(build, os.environ),
-        )  # fmt: skip
+        try:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=out,
+                env=environ,
+            )  # fmt: skip
+        except OSError as fault:
+            problem = f"its {build.python.name} does not start: {fault.strerror}"
+            raise ConfigError(str(build.source), problem, "give a working environment") from fault
 
 
 def child_environment(build: Build, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -259,10 +282,16 @@ def _outcome(build: Build, out: Path, status: int) -> dict[str, Any]:
     Raises:
         ConfigError: It could not drive the build.
     """
-    if status == 0:
-        return dict(json.loads(_lines(out / "stdout")[-1]))
-    reason = (_lines(out / "stderr") or [f"a process ended with status {status}"])[-1]
-    problem = reason if status == CANNOT_DRIVE else f"its code failed here: {reason}"
+    said, errors = _lines(out / "stdout"), _lines(out / "stderr")
+    if status == 0 and said:
+        with suppress(json.JSONDecodeError):
+            return dict(json.loads(said[-1]))
+    if status < 0:
+        problem = f"a process was ended by signal {-status}; memory may have run out"
+    elif status == 0 or not errors:
+        problem = f"a process ended with status {status} and no result"
+    else:
+        problem = errors[-1] if status == CANNOT_DRIVE else f"its code failed here: {errors[-1]}"
     raise ConfigError(str(build.source), problem, REMEDY)
 
 

@@ -13,6 +13,8 @@ from orchestrator.core.lossless.ranks import text_observations
 
 Z95 = 1.959964
 """Of a two-sided interval of 95 %."""
+MAX_PROBABILITIES = 1 << 22
+"""Of how many at a time observations are made: 32 MB, and some copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,22 @@ class TextEvidence:
 
     def observations(self) -> dict[str, Observations]:
         """Return what the judge takes, by kind."""
-        return text_observations(self._ranked[self._state], self._rank + 1, is_whole=True)
+        size = max(1, MAX_PROBABILITIES // self._ranked.shape[1])
+        parts = [
+            text_observations(
+                self._ranked[self._state[start : start + size]],
+                self._rank[start : start + size] + 1,
+                is_whole=True,
+            )
+            for start in range(0, len(self._rank), size)
+        ]
+        return {
+            kind: Observations(
+                x=np.concatenate([part[kind].x for part in parts]),
+                m=np.concatenate([part[kind].m for part in parts]),
+            )
+            for kind in parts[0]
+        }
 
     def displacement(self) -> Displacement | None:
         """Return the displaced share of the tokens; None with fewer than two texts.

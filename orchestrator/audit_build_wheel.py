@@ -25,8 +25,8 @@ def unpack(wheel: Path, folder: Path) -> None:
         folder: Exists and is empty.
 
     Raises:
-        ConfigError: The file is no wheel of vLLM, would take more than `MAX_BYTES`, or has members
-            that lead out of the folder.
+        ConfigError: The file is no wheel of vLLM, would take more than `MAX_BYTES`, has members
+            that lead out of the folder, cannot be read, or there is no room for it.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -38,6 +38,10 @@ def unpack(wheel: Path, folder: Path) -> None:
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError) as fault:
         problem = f"cannot be unpacked: {fault}"
         raise ConfigError(str(wheel), problem, "give a whole wheel of vLLM") from fault
+    except OSError as fault:
+        problem = f"cannot be unpacked into {folder}: {fault.strerror or fault}"
+        remedy = "make it readable, or set TMPDIR to a folder with room"
+        raise ConfigError(str(wheel), problem, remedy) from fault
 
 
 def _chosen(archive: zipfile.ZipFile, wheel: Path) -> list[zipfile.ZipInfo]:

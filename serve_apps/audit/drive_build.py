@@ -289,7 +289,6 @@ def _attributes(chain: Chain, num_slots: int) -> dict[str, Any]:
     """Return what the constructors of the builds' speculators set and their sampling reads."""
     depth, num_candidates = chain.depth, chain.candidates.shape[2]
     num_tokens, num_samples = num_slots * (depth + 1), num_slots * depth
-    whole = {"dtype": torch.int64}
     return {
         "num_speculative_steps": depth,
         "num_query_per_req": depth + 1,
@@ -303,29 +302,33 @@ def _attributes(chain: Chain, num_slots: int) -> dict[str, Any]:
         "draft_watermarker": None,
         "input_buffers": SimpleNamespace(
             input_ids=torch.zeros(num_tokens, dtype=torch.int32),
-            positions=torch.zeros(num_tokens, **whole),
+            positions=_integers(num_tokens),
             is_padding=torch.zeros(num_tokens, dtype=torch.bool),
             query_start_loc=torch.zeros(num_slots + 1, dtype=torch.int32),
             seq_lens=torch.zeros(num_slots, dtype=torch.int32),
         ),
-        "query_slot_mapping": torch.zeros(num_tokens, **whole),
-        "context_positions": torch.zeros(num_tokens, **whole),
-        "context_slot_mapping": torch.zeros(num_tokens, **whole),
+        "query_slot_mapping": _integers(num_tokens),
+        "context_positions": _integers(num_tokens),
+        "context_slot_mapping": _integers(num_tokens),
         # One block for every position: no attention reads what lies in it.
         "block_table": torch.ones((num_slots, 1), dtype=torch.int32),
         "temperature": torch.zeros(num_slots),
-        "seeds": torch.zeros(num_slots, **whole),
-        "draft_tokens": torch.zeros((num_slots, depth), **whole),
-        "sample_indices": torch.zeros(num_samples, **whole),
-        "sample_pos": torch.zeros(num_samples, **whole),
-        "sample_idx_mapping": torch.full((num_samples,), -1, **whole),
+        "seeds": _integers(num_slots),
+        "draft_tokens": _integers(num_slots, depth),
+        "sample_indices": _integers(num_samples),
+        "sample_pos": _integers(num_samples),
+        "sample_idx_mapping": _integers(num_samples) - 1,
         "sample_col": torch.arange(depth, dtype=torch.int32).repeat(num_slots),
         "selector_top_k": num_candidates,
         "top_k": num_candidates,
         "_anchor_indices": torch.arange(num_slots) * (depth + 1),
         "_selector_scores": torch.empty((num_slots, depth, num_candidates)),
-        "_cached_candidate_ids": torch.zeros((num_slots, depth, num_candidates), **whole),
+        "_cached_candidate_ids": _integers(num_slots, depth, num_candidates),
     }
+
+
+def _integers(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int64)
 
 
 def _module(name: str) -> Any:

@@ -240,7 +240,7 @@ class Run:
 
     def _texts_at(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return a token of each request under way, any where it has none yet."""
-        return self.texts[self._going, np.maximum(place, 0)]
+        return np.asarray(self.texts[self._going, np.maximum(place, 0)])
 
 
 def num_slots_for(num_rows: int) -> int:
