@@ -120,8 +120,7 @@ class Play:
 
     def fresh(self, choice: Choice) -> int:
         return sum(
-            item.arm == choice.arm and item.trial_id not in choice.chosen_by
-            for item in self.scored
+            item.arm == choice.arm and item.trial_id not in choice.chosen_by for item in self.scored
         )
 
 
