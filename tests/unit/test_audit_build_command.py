@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import pytest
 from orchestrator import audit_build_command as command
 from orchestrator import cli
 from orchestrator.audit_build import (
+    PROJECT,
     RULES,
     Build,
     BuildAudit,
@@ -133,6 +139,75 @@ def test_child_that_says_nothing_gives_its_status(tmp_path: Path) -> None:
         audit_build(fake_venv(tmp_path, "exit 7"), Plan(rules=("none",)))
 
 
+@pytest.mark.parametrize("script", ["exit 0", "echo 'no result'"])
+def test_child_without_a_result_is_no_verdict(tmp_path: Path, script: str) -> None:
+    with pytest.raises(ConfigError, match="ended with status 0 and no result"):
+        audit_build(fake_venv(tmp_path, script), Plan(rules=("none",)))
+
+
+def test_child_that_is_killed_gives_the_signal_and_not_what_it_said_before(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ended by signal 9; memory may have run out"):
+        audit_build(fake_venv(tmp_path, "echo W >&2; kill -9 $$"), Plan(rules=("none",)))
+
+
+def test_python_that_does_not_start_is_refused(tmp_path: Path) -> None:
+    venv = fake_venv(tmp_path, "")
+    (venv / "bin" / "python").write_bytes(b"garbage")
+    with pytest.raises(ConfigError, match="its python does not start: Exec format error"):
+        audit_build(venv, Plan(rules=("none",)))
+
+
+def test_folder_for_temporary_files_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"temporary files: no folder .* set TMPDIR"):
+        audit_build(fake_venv(tmp_path, "exit 7"), Plan(rules=("none",)))
+
+
+@pytest.mark.parametrize("any_version", [False, True])
+def test_child_drives_a_version_never_read_only_where_asked_to(
+    tmp_path: Path, any_version: bool
+) -> None:
+    venv = fake_venv(tmp_path, f'echo "$@" > {tmp_path}/arguments; exit 7')
+    with pytest.raises(ConfigError, match="status 7"):
+        audit_build(venv, Plan(rules=("none",), any_version=any_version))
+    assert ("--any-version" in (tmp_path / "arguments").read_text().split()) is any_version
+
+
+def heeding_all_signals() -> None:
+    """Undo what a background job or nohup, in which the tests may run, hands down."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_command_that_is_stopped_leaves_neither_a_process_nor_a_file(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    script = (
+        f"echo x > $TMPDIR/mine; echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid"
+    )
+    venv = fake_venv(tmp_path, f"{script}; exec sleep 1000")
+    command_line = [sys.executable, "-m", "orchestrator", "audit-build", str(venv)]
+    with subprocess.Popen(
+        [*command_line, "--rules", "none"], env={**os.environ, "TMPDIR": str(files)},
+        cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=heeding_all_signals,
+    ) as process:  # fmt: skip
+        while not (tmp_path / "pid").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(30) == status
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    assert list(files.iterdir()) == []
+
+
 def test_child_that_hangs_is_ended(tmp_path: Path) -> None:
     venv = fake_venv(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 1000")
     with pytest.raises(MeasurementError, match="none: not driven within 2 s"):
@@ -172,6 +247,16 @@ def test_rule_is_judged_by_its_text(tmp_path: Path, scale: float, kind: str) -> 
     assert found.result.kind == kind
     assert found.result.num_tokens == 200 * 128
     assert found.acceptance_length is None
+
+
+def test_rejected_rule_s_sentence_claims_no_share_that_the_text_does_not_show(
+    tmp_path: Path,
+) -> None:
+    found = judge_rule(tmp_path, left_by_a_child(tmp_path, scale=0.8), LosslessSettings())
+    start = f"Rejected after 25,600 tokens, p = {found.result.p_value:.2g}: "
+    assert found.result.sentence == f"{start}{found.result.where}."
+    assert found.displacement is not None
+    assert found.displacement.low > 0.02
 
 
 @pytest.mark.parametrize(
