@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import (
+    audit_build_command,
     canary_command,
     decide_command,
     lossless_command,
@@ -67,6 +68,7 @@ WITHOUT_STUDY = {
     "decide": decide_command,
     "canary": canary_command,
     "lossless": lossless_command,
+    "audit-build": audit_build_command,
     "traffic": traffic_command,
 }
 """Commands that need neither Ray nor MLflow: each module adds its parser and runs to a status."""
