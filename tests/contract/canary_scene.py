@@ -13,18 +13,8 @@ from orchestrator.canaries.wire import Server
 from orchestrator.cli import main
 from orchestrator.fakes.openai import Behaviour, Engine, EngineSettings, Script, SseServer, serving
 from orchestrator.fakes.openai.scholar import Scholar
+from serve_apps.engine.fake.scholar import KNOWN
 
-KNOWN = {
-    "the largest": "17",
-    "capital of France": "Paris.",
-    "opposite of 'cold'": "hot",
-    "Bergen": '{"town": "Bergen", "days": 3}',
-    "Porto": '{"town": "Porto", "days": 5}',
-    "Oslo": '{"town": "Oslo, Norway", "days": 2}',
-    "3 boxes": "12 less 5 is 7",
-    "35 minutes": "It is 15.",
-    "4 years older": "13",
-}
 LIMIT = 1000
 """Words that prompt and answer may have together."""
 

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "ports": {"core"},
     "load": {"core", "errors", "ports"},
-    "fakes": {"core", "errors", "ports"},
+    "fakes": {"core", "errors", "ports", "serve_apps"},
     "adapters": {"core", "errors", "ports", "serve_apps"},
     "canaries": {"core", "errors", "load"},
     "named_server": {"adapters", "errors", "load"},

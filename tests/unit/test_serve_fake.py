@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from serve_apps.engine.fake.chain import Chain
 from serve_apps.engine.fake.exposition import exposition, resolved_config
-from serve_apps.engine.fake.knobs import Asked, Fail, Knobs, parse_command
+from serve_apps.engine.fake.knobs import Answers, Asked, Fail, Knobs, parse_command
 from serve_apps.engine.fake.simulator import Request, Simulator, acceptance
 
 _QUICK: dict[str, Any] = {"step_s": 0.0, "step_per_draft_s": 0.0, "step_per_stream_s": 0.0}
@@ -28,8 +30,7 @@ def _asked(**changes: Any) -> Asked:
 
 def _request(**changes: Any) -> Request:
     plain: dict[str, Any] = {
-        "prompt": "p",
-        "num_prompt_tokens": 1,
+        "prompt": (3,),
         "max_tokens": 100,
         "temperature": 1.0,
         "ignore_eos": True,
@@ -42,11 +43,11 @@ def _simulator(speculation: dict[str, Any] | None, **knobs: Any) -> Simulator:
     return Simulator(_asked(), Knobs(**_QUICK, prefill_per_token_s=0.0, **knobs), speculation)
 
 
-def _run(simulator: Simulator, *requests: Request) -> list[list[str]]:
-    async def one(request: Request) -> list[str]:
-        return [word async for step in simulator.generate(request) for word in step.tokens]
+def _run(simulator: Simulator, *requests: Request) -> list[list[int]]:
+    async def one(request: Request) -> list[int]:
+        return [token async for step in simulator.generate(request) for token in step.tokens]
 
-    async def every() -> list[list[str]]:
+    async def every() -> list[list[int]]:
         return list(await asyncio.gather(*map(one, requests)))
 
     return asyncio.run(every())
@@ -79,6 +80,33 @@ def test_same_seed_same_text_other_seed_other_text() -> None:
     first, same, other = _run(simulator, _request(), _request(), _request(seed=2))
     assert first == same
     assert first != other
+
+
+def test_tokens_of_a_seed_are_the_target_s_whatever_the_engine_is() -> None:
+    plain = Simulator(_asked(seed=1), Knobs(**_QUICK), None)
+    other = Simulator(_asked(seed=2), Knobs(**_QUICK, seed=3), {"num_speculative_tokens": 4})
+    for temperature in (0.0, 1.0):
+        request = _request(temperature=temperature)
+        assert _run(plain, request) == _run(other, request)
+
+
+def test_tokens_are_displaced_in_their_share_and_only_by_speculation() -> None:
+    request = _request(max_tokens=4000)
+    plain = _run(_simulator(None, displaced=1.0), request)
+    assert plain == _run(_simulator(None), request)
+    every, some = (
+        _run(_simulator({"num_speculative_tokens": 4}, displaced=share), request)[0]
+        for share in (1.0, 0.25)
+    )
+    for tokens, share in ((every, 1.0), (some, 0.25)):
+        chain = Chain()
+        before = [*request.prompt, *tokens]
+        elsewhere = [
+            token == chain.displaced(previous, place)
+            for place, (previous, token) in enumerate(pairwise(before), start=1)
+        ]
+        # A lossless token is the one of that rank now and then.
+        assert sum(elsewhere) / len(elsewhere) == pytest.approx(share, abs=0.05)
 
 
 def test_stop_ends_an_answer_unless_eos_is_ignored() -> None:
@@ -123,3 +151,15 @@ def test_knobs_from_the_environment() -> None:
     assert (knobs.fail, knobs.acceptance) == (Fail.HANG, (0.5, 0.25))
     with pytest.raises(ValueError, match="SPECPILOT_FAKE_FALI"):
         Knobs.from_env({"SPECPILOT_FAKE_FALI": "hang"})
+
+
+def test_knobs_of_what_is_wrong_with_an_arm() -> None:
+    knobs = Knobs.from_env(
+        {"SPECPILOT_FAKE_DISPLACED": "0.05", "SPECPILOT_FAKE_ANSWERS": "garbage"}
+    )
+    assert (knobs.displaced, knobs.answers) == (0.05, Answers.GARBAGE)
+    for text in ("-0.1", "1.1", "nan"):
+        with pytest.raises(ValueError, match="no share"):
+            Knobs.from_env({"SPECPILOT_FAKE_DISPLACED": text})
+    with pytest.raises(ValueError, match="wrong"):
+        Knobs.from_env({"SPECPILOT_FAKE_ANSWERS": "wrong"})

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from orchestrator.fakes.openai.engine import Engine, EngineSettings
 from orchestrator.fakes.openai.script import Script, failure
 from orchestrator.fakes.openai.server import SseServer
-
-Floats = npt.NDArray[np.float64]
+from serve_apps.engine.fake import scores
+from serve_apps.engine.fake.chain import EXPONENT, TARGET_SEED, VOCABULARY, Chain, Floats
 
 MODEL = "markov"
-CLAMPED = -9999.0
-"""What vLLM writes for minus infinity."""
-DISPLACED_RANK = 8
-"""Where displaced tokens go, from 1."""
 
 Garble = Callable[[dict[str, Any]], object]
 """Changes a completion in place before it is sent."""
@@ -36,18 +30,18 @@ Garble = Callable[[dict[str, Any]], object]
 class MarkovSettings:
     """The chain, and what is wrong with the server."""
 
-    vocabulary: int = 128
-    seed: int = 0
+    vocabulary: int = VOCABULARY
+    seed: int = TARGET_SEED
     """Of the chain: servers with the same one serve the same target."""
-    exponent: float = 1.4
-    """Probability of a rank is about rank ** -exponent."""
+    exponent: float = EXPONENT
+    """Of the chain."""
     max_model_len: int = 1024
     max_logprobs: int = -1
     """As vLLM's argument of this name; its own default is 20."""
     temperature_factor: float = 1.0
     """Served temperature / asked temperature."""
     displaced: float = 0.0
-    """Share of the sampled tokens that are replaced by the one of rank ``DISPLACED_RANK``."""
+    """Share of the sampled tokens that are replaced by the one where displaced ones go."""
     top_k: int = 0
     """Applied to every request without a word; 0 is no limit."""
     scorer_temperature: float = 1.0
@@ -68,17 +62,11 @@ class MarkovModel:
 
     def __init__(self, settings: MarkovSettings | None = None) -> None:
         self.settings = settings or MarkovSettings()
-        num = self.settings.vocabulary
-        rng = np.random.default_rng(self.settings.seed)
-        # Not all rows alike: some nearly certain, some nearly flat.
-        exponents = self.settings.exponent * rng.uniform(0.5, 1.5, size=num)
-        logits = -exponents[:, None] * np.log(np.arange(1, num + 1))
-        logits += 0.1 * rng.standard_normal(logits.shape)
-        self._logits = rng.permuted(logits, axis=1)
-
-    def logprobs(self, previous: int) -> Floats:
-        """Return the log probabilities of the next token, [vocabulary], of the target itself."""
-        return _log_softmax(self._logits[previous])
+        self._chain = Chain(
+            vocabulary=self.settings.vocabulary,
+            seed=self.settings.seed,
+            exponent=self.settings.exponent,
+        )
 
     def answer(self, body: Mapping[str, Any]) -> Script:
         """Return the answer to a request of the completions endpoint, an HTTP error included."""
@@ -96,15 +84,11 @@ class MarkovModel:
                 f"However, you requested {max_tokens} output tokens and your prompt contains "
                 f"{len(prompt)} input tokens.",
             )  # fmt: skip
-        limit = settings.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs
-        for name, text in (("prompt_logprobs", "prompt"), ("logprobs", "sample")):
-            wanted = body.get(name) or 0
-            wanted = settings.vocabulary if wanted < 0 else wanted
-            if wanted > limit:
-                return failure(
-                    400, f"Requested {text} logprobs of {wanted}, which is greater than max "
-                    f"allowed: {limit} (parameter={name}, value={wanted})",
-                )  # fmt: skip
+        refusal = scores.refusal(
+            body, vocabulary=settings.vocabulary, max_logprobs=settings.max_logprobs
+        )
+        if refusal is not None:
+            return failure(400, refusal)
         return self._completion(body, prompt, max_tokens)
 
     def _prompt(self, prompt: object) -> list[int] | Script:
@@ -118,10 +102,10 @@ class MarkovModel:
         return ids or failure(400, "the prompt is empty")
 
     def _completion(self, body: Mapping[str, Any], prompt: list[int], max_tokens: int) -> Script:
-        tokens = self._sample(prompt[-1], body, max_tokens)
+        tokens = self._sample(prompt, body, max_tokens)
         choice: dict[str, Any] = {
             "index": 0,
-            "text": "".join(f"<{token}>" for token in tokens),
+            "text": "".join(map(_name, tokens)),
             "finish_reason": "length",
             "logprobs": None,
             "prompt_logprobs": None,
@@ -129,10 +113,13 @@ class MarkovModel:
         if body.get("return_token_ids"):
             choice |= {"prompt_token_ids": prompt, "token_ids": tokens}
         if num_logprobs := body.get("logprobs"):
-            rows = self._decoded(prompt[-1], tokens, num_logprobs)
-            choice["logprobs"] = {"top_logprobs": rows}
+            choice["logprobs"] = scores.sample_logprobs(
+                prompt, tokens, num_logprobs, stated=self._chain.logprobs, name=_id_name
+            )
         if num_top := body.get("prompt_logprobs"):
-            choice["prompt_logprobs"] = self._scores(prompt, num_top)
+            choice["prompt_logprobs"] = scores.prompt_logprobs(
+                prompt, num_top, stated=self._stated, name=_name
+            )
         answer = {
             "id": "cmpl-1",
             "object": "text_completion",
@@ -145,59 +132,29 @@ class MarkovModel:
         data = json.dumps(answer).encode()
         return Script(parts=(data,), content_type="application/json", prompt_tokens=len(prompt))
 
-    def _sample(self, previous: int, body: Mapping[str, Any], num_tokens: int) -> list[int]:
-        temperature = float(body.get("temperature", 1.0)) * self.settings.temperature_factor
+    def _sample(self, prompt: list[int], body: Mapping[str, Any], num_tokens: int) -> list[int]:
+        settings = self.settings
+        temperature = float(body.get("temperature", 1.0)) * settings.temperature_factor
         # Seeds of requests differ in a bit or two; a generator's own mixing tells them apart.
-        rng = np.random.default_rng([self.settings.seed, int(body.get("seed") or 0)])
-        tokens = []
-        for _ in range(num_tokens):
-            previous = self._next(self._logits[previous], temperature, rng)
+        rng = np.random.default_rng([settings.seed, int(body.get("seed") or 0)])
+        tokens: list[int] = []
+        previous = prompt[-1]
+        for place in range(len(prompt), len(prompt) + num_tokens):
+            if rng.random() < settings.displaced:
+                previous = self._chain.displaced(previous, place)
+            else:
+                previous = self._chain.draw(
+                    previous, place, temperature=temperature, chance=rng.random(),
+                    top_k=settings.top_k,
+                )  # fmt: skip
             tokens.append(previous)
         return tokens
 
-    def _next(self, logits: Floats, temperature: float, rng: np.random.Generator) -> int:
-        ranked = np.argsort(-logits)
-        if rng.random() < self.settings.displaced:
-            return int(ranked[DISPLACED_RANK - 1])
-        if temperature == 0:
-            return int(ranked[0])
-        kept = ranked[: self.settings.top_k or len(ranked)]
-        masses = np.cumsum(np.exp(_log_softmax(logits[kept] / temperature)))
-        return int(kept[min(int(np.searchsorted(masses, rng.random())), len(kept) - 1)])
-
-    def _scores(self, prompt: Sequence[int], num_top: int) -> list[dict[str, Any] | None]:
-        rows: list[dict[str, Any] | None] = [None]
-        for previous, token in pairwise(prompt):
-            stated = self._stated(previous)
-            ranked = np.argsort(-stated, kind="stable")
-            rank = int(np.flatnonzero(ranked == token)[0]) + 1
-            num = len(ranked) if num_top < 0 else num_top
-            named = [(token, rank), *((int(t), r) for r, t in enumerate(ranked[:num], start=1))]
-            rows.append(
-                {
-                    str(t): {"logprob": float(stated[t]), "rank": r, "decoded_token": f"<{t}>"}
-                    for t, r in named
-                }
-            )
-        return rows
-
-    def _stated(self, previous: int) -> Floats:
+    def _stated(self, previous: int, place: int) -> Floats:
         settings = self.settings
-        stated = _log_softmax(self._logits[previous] / settings.scorer_temperature)
-        stated[: settings.num_banned] = CLAMPED
-        # As an engine, which computes and states them in single precision.
-        return (stated + settings.scorer_offset).astype(np.float32).astype(np.float64)
-
-    def _decoded(
-        self, previous: int, tokens: Sequence[int], num_logprobs: int
-    ) -> list[dict[str, float]]:
-        rows = []
-        for token in tokens:
-            logprobs = self.logprobs(previous)
-            named = [token, *np.argsort(-logprobs)[:num_logprobs].tolist()]
-            rows.append({f"token_id:{t}": float(logprobs[t]) for t in named})
-            previous = token
-        return rows
+        stated = self._chain.logprobs(previous, place, settings.scorer_temperature)
+        stated[: settings.num_banned] = -np.inf
+        return scores.as_stated(stated + settings.scorer_offset)
 
 
 def markov_server(settings: MarkovSettings | None = None) -> SseServer:
@@ -210,6 +167,9 @@ def markov_server(settings: MarkovSettings | None = None) -> SseServer:
     return server
 
 
-def _log_softmax(logits: Floats) -> Floats:
-    shifted = logits - logits.max()
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+def _name(token: int) -> str:
+    return f"<{token}>"
+
+
+def _id_name(token: int) -> str:
+    return f"token_id:{token}"

@@ -31,6 +31,14 @@ class Fail(StrEnum):
     """Serves, but /health says 503."""
 
 
+class Answers(StrEnum):
+    """How the stand-in answers the questions of a chat that it knows: those of the canaries."""
+
+    RIGHT = "right"
+    GARBAGE = "garbage"
+    """Wrong while it speculates: one symbol again and again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
     """Knobs, each an environment variable `SPECPILOT_FAKE_<NAME>`."""
@@ -48,6 +56,9 @@ class Knobs:
     step_per_draft_s: float = 0.0002
     step_per_stream_s: float = 0.0002
     prefill_per_token_s: float = 0.00001
+    displaced: float = 0.0
+    """Share of the sampled tokens that go elsewhere while it speculates, 0 to 1: a lossy arm."""
+    answers: Answers = Answers.RIGHT
     stop_after: int = 0
     """Answers end by themselves ("stop") after so many tokens unless `ignore_eos`; 0 is never."""
     kv_cache_tokens: int = 319_232
@@ -71,6 +82,8 @@ class Knobs:
             "step_per_draft_s": float,
             "step_per_stream_s": float,
             "prefill_per_token_s": float,
+            "displaced": _share,
+            "answers": Answers,
             "stop_after": int,
             "kv_cache_tokens": int,
             "version": str,
@@ -91,6 +104,13 @@ class Knobs:
         return cls(**values)
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} is no share from 0 to 1")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The command line, as far as the stand-in understands it."""
@@ -103,6 +123,8 @@ class Asked:
     max_num_seqs: int
     seed: int
     speculative_config: dict[str, Any] | None
+    max_logprobs: int = 20
+    """Probabilities of a token that a request may want; -1 is the vocabulary."""
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -121,6 +143,7 @@ def parse_command(argv: Sequence[str]) -> Asked:
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--max-num-seqs", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-logprobs", type=int, default=20)
     parser.add_argument("--speculative-config", type=json.loads)
     args, _ = parser.parse_known_args(argv)
     return Asked(
@@ -131,5 +154,6 @@ def parse_command(argv: Sequence[str]) -> Asked:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         seed=args.seed,
+        max_logprobs=args.max_logprobs,
         speculative_config=args.speculative_config,
     )

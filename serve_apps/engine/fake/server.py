@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
+from serve_apps.engine.fake.asks import Ask, RefusedError, parse_ask, prompt_ids
 from serve_apps.engine.fake.exposition import exposition, kv_capacity, resolved_config
-from serve_apps.engine.fake.knobs import Asked, Fail, Knobs, parse_command
-from serve_apps.engine.fake.simulator import Request, Simulator, Step
+from serve_apps.engine.fake.knobs import Answers, Asked, Fail, Knobs, parse_command
+from serve_apps.engine.fake.reply import Reply
+from serve_apps.engine.fake.simulator import Simulator, Step
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -135,9 +137,10 @@ class FakeServer:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Answer one token per word."""
-        count = len(_prompt_of(await request.json()).split())
+        tokens = prompt_ids(await request.json())
+        limit = self.asked.max_model_len
         return web.json_response(
-            {"count": count, "max_model_len": self.asked.max_model_len, "tokens": [*range(count)]}
+            {"count": len(tokens), "max_model_len": limit, "tokens": list(tokens)}
         )
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -150,26 +153,29 @@ class FakeServer:
 
     async def _answer(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
         try:
-            body = await http.json()
-            request = _request(body, default_max_tokens=self.asked.max_model_len if chat else 16)
-        except (ValueError, TypeError, KeyError) as error:
+            ask = self._parse(await http.json(), is_chat=chat)
+        except RefusedError as error:
+            return _error(error.status, error.message, error.kind)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             return _error(400, f"bad request: {error}", "BadRequestError")
-        if body.get("model", self.names[0]) not in self.names:
-            return _error(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
-        if request.num_prompt_tokens + 1 > self.asked.max_model_len:
-            return _error(400, "the prompt exceeds the context length", "BadRequestError")
         if self.knobs.fail is Fail.HANG_COMPLETIONS:
             await asyncio.Event().wait()
-        steps = self.simulator.generate(request)
-        reply = _Reply(self.asked.names[0], request, chat=chat)
+        steps = self.simulator.generate(ask.request)
+        reply = Reply(
+            ask, self.simulator.chain, model=self.asked.names[0],
+            build=f"vllm-{self.knobs.version}-fake",
+        )  # fmt: skip
         async with contextlib.aclosing(steps):
-            if body.get("stream"):
-                options = body.get("stream_options") or {}
-                answer = await self._stream(http, reply, steps, bool(options.get("include_usage")))
+            if ask.is_streamed:
+                answer = await self._stream(http, reply, steps, ask.with_usage)
             else:
                 answer = await self._whole(reply, steps)
         self._count_answer()
         return answer
+
+    def _parse(self, body: dict[str, Any], *, is_chat: bool) -> Ask:
+        is_bad = self.knobs.answers is Answers.GARBAGE and self.simulator.depth > 0
+        return parse_ask(body, self.asked, self.names, is_chat=is_chat, says_garbage=is_bad)
 
     def _count_answer(self) -> None:
         self.answered += 1
@@ -178,8 +184,8 @@ class FakeServer:
             # After the answer's last byte is on its way, as an engine dies between requests.
             asyncio.get_running_loop().call_later(0.05, os._exit, 1)
 
-    async def _whole(self, reply: _Reply, steps: AsyncIterator[Step]) -> web.Response:
-        tokens: list[str] = []
+    async def _whole(self, reply: Reply, steps: AsyncIterator[Step]) -> web.Response:
+        tokens: list[int] = []
         reason: str | None = None
         async for step in steps:
             tokens += step.tokens
@@ -189,7 +195,7 @@ class FakeServer:
         return web.json_response(reply.whole(tokens, reason))
 
     async def _stream(
-        self, http: web.Request, reply: _Reply, steps: AsyncIterator[Step], with_usage: bool
+        self, http: web.Request, reply: Reply, steps: AsyncIterator[Step], with_usage: bool
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(http)
@@ -197,83 +203,16 @@ class FakeServer:
         async def send(event: dict[str, Any]) -> None:
             await response.write(f"data: {json.dumps(event)}\n\n".encode())
 
-        if reply.chat:
-            await send(reply.event({"role": "assistant", "content": ""}, None))
-        made = 0
+        for event in reply.start():
+            await send(event)
         async for step in steps:
-            made += len(step.tokens)
-            text = "".join(step.tokens)
-            await send(reply.event({"content": text} if reply.chat else text, step.finish_reason))
+            for event in reply.step(step.tokens, step.finish_reason):
+                await send(event)
         if with_usage:
-            await send(reply.usage_event(made))
+            await send(reply.usage())
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
-
-
-class _Reply:
-    """The JSON of one answer."""
-
-    def __init__(self, model: str, request: Request, *, chat: bool) -> None:
-        self.chat = chat
-        self._request = request
-        self._head = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{time.monotonic_ns():x}",
-            "created": int(time.time()),
-            "model": model,
-        }
-        self._kind = "chat.completion" if chat else "text_completion"
-
-    def usage(self, made: int) -> dict[str, Any]:
-        prompt = self._request.num_prompt_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
-
-    def whole(self, tokens: list[str], reason: str | None) -> dict[str, Any]:
-        text = "".join(tokens)
-        content = (
-            {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        )
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
-        usage = self.usage(len(tokens))
-        return {**self._head, "object": self._kind, "choices": [choice], "usage": usage}
-
-    def event(self, piece: dict[str, str] | str, reason: str | None) -> dict[str, Any]:
-        key = "delta" if self.chat else "text"
-        choice = {"index": 0, key: piece, "logprobs": None, "finish_reason": reason}
-        return {**self._head, "object": self._stream_kind, "choices": [choice]}
-
-    def usage_event(self, made: int) -> dict[str, Any]:
-        return {
-            **self._head,
-            "object": self._stream_kind,
-            "choices": [],
-            "usage": self.usage(made),
-        }
-
-    @property
-    def _stream_kind(self) -> str:
-        return "chat.completion.chunk" if self.chat else self._kind
-
-
-def _prompt_of(body: dict[str, Any]) -> str:
-    if "messages" in body:
-        return "\n".join(f"{m['role']}: {m['content']}" for m in body["messages"])
-    prompt = body["prompt"]
-    return prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-
-
-def _request(body: dict[str, Any], *, default_max_tokens: int) -> Request:
-    prompt = _prompt_of(body)
-    asked = body.get("max_completion_tokens") or body.get("max_tokens")
-    temperature = body.get("temperature")
-    return Request(
-        prompt=prompt,
-        num_prompt_tokens=max(1, len(prompt.split())),
-        max_tokens=int(default_max_tokens if asked is None else asked),
-        temperature=1.0 if temperature is None else float(temperature),
-        ignore_eos=bool(body.get("ignore_eos")),
-        seed=body.get("seed"),
-    )
 
 
 async def _serve(server: FakeServer) -> None:

@@ -1,4 +1,4 @@
-"""The stand-in's engine: seeded tokens, steps of drafts and acceptances, counters."""
+"""The stand-in's engine: tokens of a known target, steps of drafts and acceptances, counters."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from serve_apps.engine.fake.chain import Chain
 from serve_apps.engine.fake.knobs import Asked, Knobs
-
-_WORDS = ("the", "of", "engine", "a", "step", "draft", "token", "to", "and", "in", "is", "node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One completion request, as far as it matters here."""
 
-    prompt: str
-    num_prompt_tokens: int
+    prompt: tuple[int, ...]
+    """Its tokens, at least one."""
     max_tokens: int
     temperature: float
     ignore_eos: bool
     seed: int | None
+    end: tuple[int, str] | None = None
+    """Where its answer ends by itself, in tokens, and the reason that is given; None is nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """What one engine step gave to one request."""
 
-    tokens: tuple[str, ...]
+    tokens: tuple[int, ...]
     finish_reason: str | None
 
 
@@ -71,6 +72,7 @@ class Simulator:
         self.knobs = knobs
         self.speculation = dict(speculation or {})
         self.depth = int(self.speculation.get("num_speculative_tokens") or 0)
+        self.chain = Chain()
         self.created = time.time()
         self.running = 0
         self.waiting = 0
@@ -79,12 +81,12 @@ class Simulator:
         self.finished: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(asked.max_num_seqs)
 
-    def _random(self, request: Request) -> random.Random:
+    def _random(self, request: Request, *seeds: object) -> random.Random:
         """Seed by content: greedy answers repeat, and so does a request that carries a seed."""
         own = request.seed
         if own is None and request.temperature > 0:
-            own = self.counts["requests"]
-        parts = (self.asked.seed, self.knobs.seed, own, request.prompt, request.temperature)
+            seeds = (*seeds, self.asked.seed, self.knobs.seed, self.counts["requests"])
+        parts = (*seeds, own, request.prompt, request.temperature)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return random.Random(int.from_bytes(digest, "big"))
 
@@ -111,36 +113,48 @@ class Simulator:
         )
 
     def _length(self, request: Request) -> tuple[int, str]:
-        stop = self.knobs.stop_after
-        most = min(request.max_tokens, self.asked.max_model_len - request.num_prompt_tokens)
-        if stop and not request.ignore_eos and stop < most:
-            return stop, "stop"
-        return most, "length"
+        most = min(request.max_tokens, self.asked.max_model_len - len(request.prompt))
+        stop, reason = request.end or (0 if request.ignore_eos else self.knobs.stop_after, "stop")
+        return (stop, reason) if 0 < stop < most else (most, "length")
 
     async def generate(self, request: Request) -> AsyncGenerator[Step, None]:
         """Yield the steps of one request."""
         self.counts["requests"] += 1
-        source = self._random(request)
+        # What is said depends on nothing of the engine but the target; how fast it comes may.
+        words = self._random(request)
+        luck = self._random(request, "drafts", self.asked.seed, self.knobs.seed)
         rates = acceptance(self.speculation, self.knobs, request.temperature)
         total, reason = self._length(request)
-        made = 0
+        num_prompt, last, made = len(request.prompt), request.prompt[-1], 0
         try:
             async with self._slot():
-                await asyncio.sleep(request.num_prompt_tokens * self.knobs.prefill_per_token_s)
-                self.counts["prompt_tokens"] += request.num_prompt_tokens
+                await asyncio.sleep(num_prompt * self.knobs.prefill_per_token_s)
+                self.counts["prompt_tokens"] += num_prompt
                 while made < total:
                     await asyncio.sleep(self._step_s())
                     # The prefill step has no drafts; the last step drafts no more than fits.
                     room = total - made - 1 if made else 0
-                    number = 1 + self._accept(source, rates[: max(0, room)])
+                    number = 1 + self._accept(luck, rates[: max(0, room)])
+                    tokens = []
+                    for place in range(num_prompt + made, num_prompt + made + number):
+                        last = self._token(last, place, request.temperature, words)
+                        tokens.append(last)
                     made += number
                     self.counts["generation_tokens"] += number
-                    words = tuple(f" {source.choice(_WORDS)}" for _ in range(number))
-                    yield Step(tokens=words, finish_reason=reason if made >= total else None)
+                    yield Step(
+                        tokens=tuple(tokens), finish_reason=reason if made >= total else None
+                    )
             self.finished[reason] += 1
         finally:
             if made < total:
                 self.finished["abort"] += 1
+
+    def _token(self, previous: int, place: int, temperature: float, source: random.Random) -> int:
+        # Both are always drawn, so that an arm that displaces says the rest as one that does not.
+        displaced, chance = source.random(), source.random()
+        if self.depth and displaced < self.knobs.displaced:
+            return self.chain.displaced(previous, place)
+        return self.chain.draw(previous, place, temperature=temperature, chance=chance)
 
     def _accept(self, source: random.Random, rates: list[float]) -> int:
         if not rates:
