@@ -247,7 +247,6 @@ def proof_plan(context: TrialContext, order: TrialOrder, folder: Path | None) ->
             token_budget=proof.max_tokens,
             control_tokens=proof.control_tokens,
             max_tokens=proof.answer_tokens,
-            num_streams=config.load.max_streams,
             timeout_s=config.load.request_timeout_s,
             # Half for the text and half for the audit.
             judging=LosslessSettings(alpha=proof.error / 2, displacement=proof.displacement),
@@ -257,7 +256,6 @@ def proof_plan(context: TrialContext, order: TrialOrder, folder: Path | None) ->
         tasks=proof_tasks(config),
         scoring=ScoreSettings(
             tokenizer=resolve(config.target.path),
-            num_concurrent=config.load.max_streams,
         ),
         audit_folder=folder,
     )

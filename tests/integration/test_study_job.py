@@ -75,14 +75,18 @@ def test_study_promotes_keeps_its_champion_and_brings_it_back(
     assert "MODELLED by gb10_model" in output
     champion = client.get_model_version_by_alias(MODEL, "champion")
     assert champion.tags["specpilot.step_time"] == "modelled"
+    assert champion.tags["specpilot.gate.lossless"] == "passed"
     text, version = complete(cluster)
     assert text
     assert version == f"specpilot-v{champion.version}"
     children = _children(client)
     assert {run.info.status for run in children} == {"FINISHED"}
-    boots = Counter(run.data.params["arm"] for run in children)
+    proofs = [run for run in children if "proof" in run.data.params]
+    assert [run.data.metrics["lossless/audit_attached"] for run in proofs] == [0, 0]
+    assert all(run.data.metrics["lossless/text_p_value"] > 0.0005 for run in proofs)
+    boots = Counter(run.data.params["arm"] for run in children if run not in proofs)
     assert len(boots) == 3
-    assert len(children) <= load_config(STUDY, FAST).search.max_boots
+    assert boots.total() <= load_config(STUDY, FAST).search.max_boots
     # The one that chose it, and two fresh ones at least.
     assert boots[champion.tags["specpilot.arm_label"]] >= 3
 
