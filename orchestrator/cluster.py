@@ -23,6 +23,10 @@ CLAIM = "specpilot-study"
 """Name of the actor that only one study or promotion on a cluster can hold."""
 
 
+BOARD_WAIT_S = 60.0
+"""Longest wait for a free board: Ray takes a while to count one as free that a trial has just left."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The Ray cluster that this process joined."""
@@ -78,13 +82,20 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=5.0).close()
 
 
-def require_free_board(config: StudyConfig) -> Cluster:
+def require_free_board(config: StudyConfig, *, wait_s: float = BOARD_WAIT_S) -> Cluster:
     """Look at the cluster again and see that a board is free.
+
+    Args:
+        config: The study.
+        wait_s: Longest wait for one.
 
     Raises:
         ConfigError: No board is free.
     """
-    cluster = join_ray(config)
+    cluster, deadline = join_ray(config), time.monotonic() + wait_s
+    while cluster.num_trial_nodes < 1 and time.monotonic() < deadline:
+        time.sleep(1.0)
+        cluster = join_ray(config)
     if cluster.num_trial_nodes < 1:
         raise ConfigError(
             "node.engine_token",
