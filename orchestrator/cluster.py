@@ -24,7 +24,7 @@ CLAIM = "specpilot-study"
 
 
 BOARD_WAIT_S = 60.0
-"""Longest wait for a free board: Ray takes a while to count one as free that a trial has just left."""
+"""Longest wait for a board: Ray counts one as free a while after a trial has left it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

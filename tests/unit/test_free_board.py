@@ -18,7 +18,7 @@ FULL = Cluster(dashboard_url="http://127.0.0.1:1", num_trial_nodes=0)
 def test_board_that_is_freed_late_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [FULL, FULL, replace(FULL, num_trial_nodes=1)]
     monkeypatch.setattr(cluster, "join_ray", lambda _config: looks.pop(0))
-    monkeypatch.setattr(cluster.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
 
     assert require_free_board(CONFIG).num_trial_nodes == 1
     assert looks == []
