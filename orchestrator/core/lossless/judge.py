@@ -335,7 +335,7 @@ def _displaced(result: LosslessResult) -> str:
     if result.displacement is None or result.chance is None:
         return ""
     return (
-        f"; about {result.displacement:.2%} of all tokens or more are displaced "
+        f"; events beyond their means are about {result.displacement:.2%} of all tokens "
         f"(chance shows {result.chance:.2%})"
     )
 
