@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -88,6 +89,10 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings to override")
         if name == "promote":
             sub.add_argument("--registered-version", type=int, metavar="N", help="which version")
+        if name == "study":
+            sub.add_argument(
+                "--resume", metavar="ID", help="go on with a study whose driver ended too early"
+            )
     for module in WITHOUT_STUDY.values():
         module.add_parser(subparsers)
     return root
@@ -133,6 +138,9 @@ def _run(args: argparse.Namespace) -> int:
     # Ray and MLflow take seconds to import; a typing error in the study should not.
     from orchestrator import commands  # noqa: PLC0415
 
+    if args.command == "study":
+        typed = ["python", "-m", "orchestrator", "study", str(args.study), *args.overrides]
+        return int(commands.study(config, resume=args.resume, command=shlex.join(typed)))
     if args.command == "promote":
         return int(commands.promote(config, args.registered_version))
     return int(getattr(commands, args.command)(config))
