@@ -40,6 +40,8 @@ typical use, on a cluster whose nodes offer the Ray resources GB10 and trial_slo
   ray job submit --working-dir . -- python -m orchestrator study conf/study/qwen38_gb10.yaml
   python -m orchestrator status conf/study/qwen38_gb10.yaml
 
+a study whose driver died goes on by the same command and --resume with its id.
+
 and without Ray, MLflow or a study:
 
   python -m orchestrator measure --url http://host:8000/v1 --concurrency 4 --workload code

@@ -314,6 +314,9 @@ def run_race(
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.num_nodes)
     # Results go to the tracker. Tune's own loggers would load torch into the driver for nothing.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    # Nobody reads Tune's own snapshots, and one that fails, as on a full disk, ends the study. The
+    # first and the last cannot be turned off.
+    os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "inf"
     # The newer output prints a banner even when it is told to be silent.
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     progress = Progress(printer=printer, pace=pace, table=table)
