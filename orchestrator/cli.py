@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ typical use, on a cluster whose nodes offer the Ray resources GB10 and trial_slo
   python -m orchestrator plan conf/study/qwen38_gb10.yaml     # no engine, no Ray
   ray job submit --working-dir . -- python -m orchestrator study conf/study/qwen38_gb10.yaml
   python -m orchestrator status conf/study/qwen38_gb10.yaml
+
+a study whose driver died goes on by the same command and --resume with its id.
 
 and without Ray, MLflow or a study:
 
@@ -90,6 +93,10 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings to override")
         if name == "promote":
             sub.add_argument("--registered-version", type=int, metavar="N", help="which version")
+        if name == "study":
+            sub.add_argument(
+                "--resume", metavar="ID", help="go on with a study whose driver ended too early"
+            )
     for module in WITHOUT_STUDY.values():
         module.add_parser(subparsers)
     return root
@@ -135,6 +142,9 @@ def _run(args: argparse.Namespace) -> int:
     # Ray and MLflow take seconds to import; a typing error in the study should not.
     from orchestrator import commands  # noqa: PLC0415
 
+    if args.command == "study":
+        typed = ["python", "-m", "orchestrator", "study", str(args.study), *args.overrides]
+        return int(commands.study(config, resume=args.resume, command=shlex.join(typed)))
     if args.command == "promote":
         return int(commands.promote(config, args.registered_version))
     return int(getattr(commands, args.command)(config))

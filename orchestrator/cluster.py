@@ -19,6 +19,8 @@ from orchestrator.adapters.serve_reaper import start_reaper
 from orchestrator.config import StudyConfig
 from orchestrator.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 CLAIM = "specpilot-study"
 """Name of the actor that only one study or promotion on a cluster can hold."""
 
@@ -125,7 +127,10 @@ def one_study_at_a_time(config: StudyConfig) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.kill(claim)
+        try:
+            ray.kill(claim)
+        except Exception:  # Ray is gone, and the claim with it; why is the body's to say
+            logger.exception("the claim on the cluster cannot be given back")
 
 
 class _Claim:

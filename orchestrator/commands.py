@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
+from orchestrator.adapters.study_file import StudyFile
 from orchestrator.cluster import (
     join_ray,
     one_study_at_a_time,
@@ -14,17 +17,31 @@ from orchestrator.cluster import (
     start_serve,
     sweep_trials,
 )
-from orchestrator.conduct import STUDY_TAG, open_study
+from orchestrator.conduct import (
+    STUDY_TAG,
+    Conduct,
+    comparable_champion,
+    incumbent_arm,
+    open_study,
+)
 from orchestrator.config import StudyConfig
 from orchestrator.core.race_state import RaceQuestion
 from orchestrator.delivery import delivery
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.events import Printer
 from orchestrator.forecast import Times, forecast
-from orchestrator.ports import Version
-from orchestrator.prepare import prepare
+from orchestrator.ports import Registry, Version
+from orchestrator.prepare import Prepared, premises, prepare
 from orchestrator.promote import CHALLENGER, CHAMPION, PREVIOUS
 from orchestrator.report import format_forecast, format_plan
+from orchestrator.resume import (
+    StudyState,
+    asked,
+    new_study_id,
+    read_state,
+    require_same,
+    unfinished,
+)
 
 
 class ExitStatus(IntEnum):
@@ -64,14 +81,38 @@ def plan(config: StudyConfig) -> ExitStatus:
     return ExitStatus.DONE
 
 
-def study(config: StudyConfig) -> ExitStatus:
-    """Run the study to its verdict and, if the policy and every gate allow it, promote."""
+def study(config: StudyConfig, *, resume: str | None, command: str) -> ExitStatus:
+    """Run the study to its verdict and, if the policy and every gate allow it, promote.
+
+    Args:
+        config: The study.
+        resume: Id of a study whose driver ended before the verdict, to go on with it.
+        command: What was typed, to which ``--resume`` is added when the study ends too early.
+    """
     printer = _printer()
     prepared = prepare(config, models_must_exist=True)
     config = prepared.config
     for note in prepared.notes:
         printer.say(note)
-    registry = compose.registry(config)
+    with StudyFile(resume or new_study_id(prepared), printer.say) as file:
+        earlier = None if resume is None else read_state(file)
+        registry = compose.registry(config)
+        if earlier is None:
+            _tell_unfinished(prepared, command, printer)
+        else:
+            require_same(earlier, _asked_now(prepared, registry))
+        return _conduct(prepared, registry, file, earlier, command, printer)
+
+
+def _conduct(
+    prepared: Prepared,
+    registry: Registry,
+    file: StudyFile,
+    earlier: StudyState | None,
+    command: str,
+    printer: Printer,
+) -> ExitStatus:
+    config = prepared.config
     with one_study_at_a_time(config):
         start_serve(config)
         swept = sweep_trials()
@@ -81,19 +122,61 @@ def study(config: StudyConfig) -> ExitStatus:
         cluster = require_free_board(config)
         tracker = compose.tracker(config, num_nodes=cluster.num_trial_nodes)
         tools = delivery(prepared, cluster, registry, printer)
-        conduct = open_study(prepared, cluster, tracker, registry, tools)
+        conduct = open_study(prepared, cluster, tracker, tools, file, earlier)
         try:
             promoted = conduct.conclude(conduct.race())
         except BaseException as error:  # an interrupt, too, must not leave the run RUNNING
-            reason = str(error) or type(error).__name__
-            tags = {"reason": reason[:4000]}
-            tracker.close_study(
-                conduct.run_id, succeeded=False, tags=tags, metrics={}, artifacts={}
-            )
+            give_up(conduct, error, command)
             raise
-        finally:
-            sweep_trials()
+        sweep_trials()
     return ExitStatus.DONE if promoted else ExitStatus.NOTHING_PROMOTED
+
+
+def _asked_now(prepared: Prepared, registry: Registry) -> dict[str, Any]:
+    """Return what the study would ask if it began now, in the form of ``StudyState.asks``.
+
+    Raises:
+        ConfigError: What serves in production cannot be compared with any arm of the study.
+    """
+    config = prepared.config
+    by_build = {build: premises(prepared, build) for build in config.engine.build_names}
+    champion = comparable_champion(registry, config, by_build)
+    return asked(prepared, by_build, incumbent_arm(champion))
+
+
+def _tell_unfinished(prepared: Prepared, command: str, printer: Printer) -> None:
+    ids = unfinished(prepared.study_id)
+    if ids:
+        others = f" ({len(ids) - 1} older ones are there, too)" if len(ids) > 1 else ""
+        printer.say(
+            f"this begins anew; unfinished is {ids[-1]}{others}: {command} --resume {ids[-1]}"
+        )
+
+
+def give_up(
+    conduct: Conduct,
+    error: BaseException,
+    command: str,
+    sweep: Callable[[], object] = sweep_trials,
+) -> None:
+    """Say how to resume, and close what can be closed; the error is the caller's to raise on.
+
+    What fails here is said, so that it does not take the error's place.
+    """
+    say = conduct.printer.say
+    if conduct.journal.can_resume:
+        say(f"to resume: {command} --resume {conduct.study_id}")
+    tags = {"reason": (str(error) or type(error).__name__)[:4000]}
+    try:
+        conduct.tracker.close_study(
+            conduct.run_id, succeeded=False, tags=tags, metrics={}, artifacts={}
+        )
+    except OrchestratorError as second:
+        say(f"the study's run stays open: {second}")
+    try:
+        sweep()
+    except Exception as second:  # noqa: BLE001  Ray has many, and the first error is the cause
+        say(f"applications of trials may be left: {second}")
 
 
 def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:

@@ -36,7 +36,7 @@ from orchestrator.load.workload import Workload
 from orchestrator.lossless_answers import NUM_TOP, TextTest
 from orchestrator.prepare import SAMPLED, proof_tasks, resolve
 from orchestrator.prove import EngineProver, ProofPlan
-from orchestrator.study import TrialOrder
+from orchestrator.study_trial import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
 from orchestrator.version import VERSION
 from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from orchestrator import compose
 from orchestrator.adapters.state import state_dir
+from orchestrator.adapters.study_file import StudyFile
 from orchestrator.build_report import (
     change_sentence,
     findings_markdown,
@@ -40,6 +40,7 @@ from orchestrator.report import (
     format_plan,
     format_results_table,
 )
+from orchestrator.resume import Journal, StudyState, asked, take_over, tracked
 from orchestrator.study import RaceResult, StudyPlan, run_race, with_incumbent
 
 ARM_TAG = "specpilot.arm"
@@ -57,6 +58,7 @@ class Conduct:
     cluster: Cluster
     study_id: str
     run_id: str
+    journal: Journal
     premises: Mapping[str, Premises]
     """By engine build."""
     champion: Version | None
@@ -73,7 +75,7 @@ class Conduct:
     @property
     def incumbent(self) -> Arm | None:
         """What serves in production by the registry's word."""
-        return None if self.champion is None else champion_arm(self.champion)
+        return incumbent_arm(self.champion)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -105,6 +107,7 @@ class Conduct:
             num_nodes=num_nodes,
             demands=demands,
             storage_path=state_dir() / "tune",
+            earlier=self.journal.state.race,
         )
         pace = Pace(
             num_expected=expected_boots_of(races) + len(races) * demands.num_boots,
@@ -120,10 +123,11 @@ class Conduct:
             tracking_uri=compose.tracking_uri(config),
         )
         factory, table = compose.trial_factory(context), partial(_live_table, self)
-        return run_race(plan, factory, self.printer, pace, table)
+        return run_race(plan, factory, self.printer, pace, table, self.journal.keep)
 
     def conclude(self, raced: RaceResult) -> bool:
         """Decide, store the verdict, and promote if it allows; return whether it was promoted."""
+        raced = tracked(raced, self.tracker, self.run_id, self.printer.say)
         boots, config = raced.boots, self.config
         proofs = Proofs(
             boots=raced.proofs,
@@ -135,7 +139,7 @@ class Conduct:
         verdict = found.production
         table = format_results_table(summarise_builds(self.question, boots), board=config.board())
         self.printer.lines([*table, *format_study_verdict(found)])
-        version = self._register(boots, verdict) if promotable(verdict) else None
+        version = self._registered(boots, verdict) if promotable(verdict) else None
         if version is not None:
             self.registry.set_alias(version.model_name, CHALLENGER, version.version)
         self._register_changes(boots, found)
@@ -157,6 +161,7 @@ class Conduct:
                 **self._findings(boots, proofs),
             },
         )
+        self.journal.conclude()
         return self._deliver(version)
 
     def _findings(self, boots: Sequence[Boot], proofs: Proofs) -> dict[str, str]:
@@ -198,6 +203,12 @@ class Conduct:
                     f"{change.arm.key} is version {version.version}: a change of build is a "
                     f"person's to make, `promote --registered-version {version.version}`"
                 )
+
+    def _registered(self, boots: Sequence[Boot], verdict: Verdict) -> Version:
+        """Return the winner's version, which an earlier driver may have registered already."""
+        found = self.registry.by_alias(self.config.tracking.registered_model, CHALLENGER)
+        is_own = found is not None and found.tags.get(STUDY_TAG) == self.study_id
+        return found if found is not None and is_own else self._register(boots, verdict)
 
     def _register(
         self, boots: Sequence[Boot], verdict: Verdict, claim: str | None = None
@@ -258,18 +269,22 @@ def open_study(
     prepared: Prepared,
     cluster: Cluster,
     tracker: Tracker,
-    registry: Registry,
     delivery: Delivery,
+    file: StudyFile,
+    earlier: StudyState | None,
 ) -> Conduct:
-    """Open the study's run and say what it will do.
+    """Open the study's run, or take over that of an earlier driver, and say what it will do.
 
     Raises:
-        ConfigError: What serves in production cannot be compared with any arm of the study.
+        ConfigError: What serves in production cannot be compared with any arm of the study, or the
+            tracker does not know a study to go on with.
     """
-    config, printer = prepared.config, delivery.printer
+    config, printer, registry = prepared.config, delivery.printer, delivery.registry
     by_build = {build: premises(prepared, build) for build in config.engine.build_names}
     champion = comparable_champion(registry, config, by_build)
-    study_id = f"{prepared.study_id}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    study_id = file.study_id
+    if earlier is not None:
+        take_over(earlier, tracker)
     params = {
         **config_to_dict(config),
         "study_id": study_id,
@@ -279,11 +294,16 @@ def open_study(
     }
     for build in config.engine.build_names[1:]:
         params[f"premises_{build}"] = by_build[build].to_dict()
+    run_id = tracker.open_study(study_id, study_id, params)
+    begun = StudyState(
+        study_id=study_id, run_id=run_id, asks=asked(prepared, by_build, incumbent_arm(champion))
+    )
     conduct = Conduct(
         prepared=prepared,
         cluster=cluster,
         study_id=study_id,
-        run_id=tracker.open_study(study_id, study_id, params),
+        run_id=run_id,
+        journal=Journal(file, earlier or begun),
         premises=by_build,
         champion=champion,
         tracker=tracker,
@@ -291,6 +311,7 @@ def open_study(
         delivery=delivery,
         printer=printer,
     )
+    conduct.journal.keep(conduct.journal.state.race)
     plan = format_plan(
         conduct.arms,
         weights=config.weights(),
@@ -358,6 +379,11 @@ def _incomparable(
 def champion_arm(champion: Version) -> Arm:
     """Return the arm that a registered version serves."""
     return from_plain(Arm, json.loads(champion.tags[ARM_TAG]))
+
+
+def incumbent_arm(champion: Version | None) -> Arm | None:
+    """Return the arm that the champion serves, if there is one."""
+    return None if champion is None else champion_arm(champion)
 
 
 def seconds_per_boot(config: StudyConfig) -> float:

@@ -6,7 +6,7 @@ tracker and the registry pass the same contract tests on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -144,6 +144,13 @@ class Tracker(Protocol):
 
     def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
         """Store the boot's facts and summary and end its run; artifacts are name -> text."""
+        ...
+
+    def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:
+        """End as failed the runs of a study's trials, those with the ids ``kept`` excepted.
+
+        Of boots that a driver did not live to know of, whether or not they had ended.
+        """
         ...
 
     def close_study(

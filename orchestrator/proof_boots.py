@@ -20,6 +20,7 @@ class ProofBoots:
         self._demands = demands
         self._ended: list[Boot] = []
         self._lost: list[Arm] = []
+        self._cut: list[Arm] = []
         self._running: dict[str, Arm] = {}
 
     @property
@@ -65,7 +66,7 @@ class ProofBoots:
         )
         if arm is None:
             return None
-        number = sum(boot.arm == arm for boot in self._ended) + self._lost.count(arm)
+        number = [*(boot.arm for boot in self._ended), *self._lost, *self._cut].count(arm)
         self._running[trial_id] = arm
         return arm, number
 
@@ -86,15 +87,19 @@ class ProofBoots:
         return True
 
     def save(self) -> dict[str, Any]:
-        """Return the state as plain JSON; a boot under way is lost with the driver."""
-        lost = [*self._lost, *self._running.values()]
+        """Return the state as plain JSON; a boot under way ends with the driver.
+
+        That is no failed try: its arm came up before, or it would not have been chosen.
+        """
         return {
             "ended": [to_plain(boot) for boot in self._ended],
-            "lost": [to_plain(arm) for arm in lost],
+            "lost": [to_plain(arm) for arm in self._lost],
+            "cut": [to_plain(arm) for arm in [*self._cut, *self._running.values()]],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Read what ``save`` returned."""
         self._ended = [from_plain(Boot, item) for item in state["ended"]]
         self._lost = [from_plain(Arm, item) for item in state["lost"]]
+        self._cut = [from_plain(Arm, item) for item in state["cut"]]
         self._running = {}

@@ -1,9 +1,8 @@
-"""The study on Ray Tune: the race as a Searcher, one boot as a class Trainable, the loop."""
+"""The study on Ray Tune: the race as a Searcher, and the loop."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 from ray.tune.search import Searcher
 
@@ -30,34 +28,14 @@ from orchestrator.core.race_state import (
     outcome,
     race_state,
 )
-from orchestrator.core.types import Arm, Boot
+from orchestrator.core.types import Arm, Boot, BootStatus
 from orchestrator.errors import StudyStopped
 from orchestrator.events import Pace, Printer
 from orchestrator.proof_boots import ProofBoots
 from orchestrator.study_progress import Progress, read_boot
-from orchestrator.trial import Trial
-
-logger = logging.getLogger(__name__)
+from orchestrator.study_trial import SpecTrial, TrialFactory
 
 SECONDS_PER_HOUR = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOrder:
-    """What the study asks of one trial; crosses from the driver into the trial's actor."""
-
-    trial_id: str
-    arm: Arm
-    replicate: int
-    """Number of the boot among those of its arm and purpose, from 0."""
-    node_id: str
-    is_proof: bool = False
-    """Whether the boot measures nothing and looks at the parts of a proof."""
-    floor: float | None = None
-    """Of a proof boot: log odds by which numerics move an event, as its control measured them."""
-
-
-TrialFactory = Callable[[TrialOrder], Trial]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +54,17 @@ class StudyPlan:
     that there are none."""
     storage_path: Path
     """Folder for Tune's own state."""
+    earlier: Mapping[str, Any] | None = None
+    """State of the race as a driver that ended before its verdict kept it; None at the beginning.
+    """
+
+
+Keep = Callable[[Mapping[str, Any]], None]
+"""Takes the state of the race, from which a new driver can go on; as plain JSON."""
+
+
+def _keep_nothing(_state: Mapping[str, Any]) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,52 +82,16 @@ class RaceResult:
     """Arms of the proof boots that were lost with their process, once for each."""
 
 
-class SpecTrial(tune.Trainable):
-    """One boot of one arm; a ``step()`` is one block."""
-
-    def setup(self, config: dict[str, Any], factory: TrialFactory | None = None) -> None:
-        """Boot the engine; an arm that cannot run ends the trial, it does not fail it."""
-        assert factory is not None
-        order = TrialOrder(
-            trial_id=self.trial_id,
-            arm=from_plain(Arm, config["arm"]),
-            replicate=int(config["replicate"]),
-            node_id=ray.get_runtime_context().get_node_id(),
-            is_proof=bool(config["is_proof"]),
-            floor=config["floor"],
-        )
-        self._trial = factory(order)
-        try:
-            self._trial.setup()
-        except BaseException:
-            self.cleanup()  # Tune does not call it for a trial whose setup raised
-            raise
-
-    def step(self) -> dict[str, Any]:
-        """Measure one block, or report how the trial ended."""
-        text = "" if self._trial.ended else self._trial.step()
-        result: dict[str, Any] = {"text": text}
-        if self._trial.ended:
-            # As text: Tune flattens nested results on their way to the searcher.
-            result |= {"boot": json.dumps(to_plain(self._trial.finish())), "done": True}
-        return result
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Store nothing: blocks live in the tracker, the engine cannot be stored."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Restore nothing: a boot that was cut is a new boot."""
-
-    def cleanup(self) -> None:
-        """End the engine; its own failure must not hide how the trial ended."""
-        try:
-            self._trial.cleanup()
-        except Exception:
-            logger.exception("cleanup of trial %s failed", self.trial_id)
-
-
 class RaceSearcher(Searcher):
-    """Asks the race which boot comes next and tells it what came of it; then the proof boots."""
+    """Asks the race which boot comes next and tells it what came of it; then the proof boots.
+
+    Args:
+        plan: The study.
+        on_issue: Told of each boot that begins.
+        now_s: The clock of the race's hours.
+        tell: Hears what was chosen and what was set aside.
+        keep: Given the state whenever something has changed that a new driver must know.
+    """
 
     def __init__(
         self,
@@ -146,17 +99,22 @@ class RaceSearcher(Searcher):
         on_issue: Callable[[str, str], None],
         now_s: Callable[[], float] = time.monotonic,
         tell: Callable[[str], None] = lambda _line: None,
+        keep: Keep = _keep_nothing,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._plan = plan
         self._on_issue = on_issue
         self._now_s = now_s
         self._tell = tell
+        self._keep = keep
         self._begun_s: float | None = None
         self._outcomes: list[Outcome] = []
+        self._plain: list[dict[str, Any]] = []
         self._spent_s: list[float] = []
         self._running: dict[str, tuple[Arm, int, float]] = {}
         self._lost: list[Arm] = []
+        self._cut: list[Arm] = []
+        self._trial_ids: set[str] = set()
         self._races = build_races(plan.question, plan.race)
         self._proofs = {race.build: ProofBoots(race.question, plan.demands) for race in self._races}
         self._name = arm_names(plan.question.arms)
@@ -179,6 +137,11 @@ class RaceSearcher(Searcher):
         return tuple(arm for proofs in self._proofs.values() for arm in proofs.lost)
 
     @property
+    def spent_s(self) -> tuple[float, ...]:
+        """What each boot that came back has taken, in order of their end."""
+        return tuple(self._spent_s)
+
+    @property
     def choice(self) -> Choice | None:
         """What the race of production's build has chosen."""
         return self.choices.get(self._races[0].build)
@@ -191,7 +154,19 @@ class RaceSearcher(Searcher):
     def suggest(  # type: ignore[override]  # Tune's FINISHED is text, which its hint leaves out
         self, trial_id: str
     ) -> dict[str, Any] | str | None:
-        """Return the next boot, None to wait, or FINISHED."""
+        """Return the next boot, None to wait, or FINISHED.
+
+        What is decided is kept before it is done: a driver that dies afterwards knows of the boot.
+        """
+        if trial_id in self._trial_ids:
+            return None  # Tune's ids are random; a run of MLflow is found by its trial's id
+        before = dict(self.choices)
+        suggested = self._suggest(trial_id)
+        if suggested is not None or self.choices != before:
+            self._keep(self.state())
+        return suggested
+
+    def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         turn = next_turn(self._races, self._state)
         for build, choice in turn.choices.items():
             if choice != self.choices.get(build):
@@ -200,11 +175,14 @@ class RaceSearcher(Searcher):
         decision = turn.decision
         if decision.kind == "finished":
             return self._suggest_proof(trial_id, decision.reason)
-        if decision.kind == "wait" or decision.arm is None or decision.replicate is None:
+        arm = decision.arm
+        if decision.kind == "wait" or arm is None:
             return None
-        self._running[trial_id] = (decision.arm, decision.replicate, self._now_s())
-        self._on_issue(trial_id, f"{self._name(decision.arm)} (boot {decision.replicate + 1})")
-        return _order(decision.arm, decision.replicate)
+        number = self._num_booted(arm)
+        self._trial_ids.add(trial_id)
+        self._running[trial_id] = (arm, number, self._now_s())
+        self._on_issue(trial_id, f"{self._name(arm)} (boot {number + 1})")
+        return _order(arm, number)
 
     def _suggest_proof(self, trial_id: str, stop_reason: str) -> dict[str, Any] | str | None:
         """Return the next proof boot of a race that is over, None to wait, or FINISHED."""
@@ -215,6 +193,7 @@ class RaceSearcher(Searcher):
             due = proofs.start(trial_id, choice)
             if due is not None:
                 arm, number = due
+                self._trial_ids.add(trial_id)
                 self._on_issue(trial_id, f"{self._name(arm)} (proof)")
                 return _order(arm, number, is_proof=True, floor=proofs.floor(arm))
         if self._num_proofs_running:
@@ -227,49 +206,89 @@ class RaceSearcher(Searcher):
     ) -> None:
         """Record the boot; a trial whose actor died counts as a lost boot."""
         boot = None if error or not result or "boot" not in result else read_boot(result)
-        for proofs in self._proofs.values():
-            before = set(proofs.set_aside)
-            if proofs.end(trial_id, boot):
-                for arm, reason in proofs.set_aside.items():
-                    if arm not in before:
-                        self._tell(f"{self._name(arm)} is set aside: {reason}")
-                return
+        is_proof = any(self._end_proof(proofs, trial_id, boot) for proofs in self._proofs.values())
         issued = self._running.pop(trial_id, None)
-        if issued is None:
-            return
-        arm, _, begun_s = issued
-        if boot is None:
-            self._lost.append(arm)
-            return
-        self._outcomes.append(outcome(boot, self._plan.question))
-        self._spent_s.append(self._now_s() - begun_s)
+        if issued is not None:
+            arm, _, begun_s = issued
+            if boot is None:
+                self._lost.append(arm)
+            else:
+                self._add(boot, self._now_s() - begun_s)
+        if is_proof or issued is not None:
+            self._keep(self.state())
 
-    def save(self, checkpoint_path: str) -> None:
-        """Write the race's state; a boot under way is lost with the driver."""
+    def _end_proof(self, proofs: ProofBoots, trial_id: str, boot: Boot | None) -> bool:
+        """Record the end of a proof boot and tell what it sets aside; False of another boot."""
+        before = set(proofs.set_aside)
+        if not proofs.end(trial_id, boot):
+            return False
+        for arm, reason in proofs.set_aside.items():
+            if arm not in before:
+                self._tell(f"{self._name(arm)} is set aside: {reason}")
+        return True
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Keep the time that a block has taken; what it measured comes with its boot."""
+        del trial_id, result
+        self._keep(self.state())
+
+    def state(self) -> dict[str, Any]:
+        """Return the race's state as plain JSON; a boot under way ends with the driver."""
         running = [arm for arm, _, _ in self._running.values()]
-        state = {
-            "boots": [to_plain(boot) for boot in self.boots],
-            "spent_s": self._spent_s,
-            "lost": [to_plain(arm) for arm in [*self._lost, *running]],
+        return {
+            "boots": list(self._plain),
+            "spent_s": list(self._spent_s),
+            "lost": [to_plain(arm) for arm in self._lost],
+            "cut": [to_plain(arm) for arm in [*self._cut, *running]],
+            "trial_ids": sorted(self._trial_ids),
             "choices": [to_plain(choice) for choice in self.choices.values()],
             "passed_s": self._passed_s(),
             "proofs": {build: proofs.save() for build, proofs in self._proofs.items()},
         }
-        Path(checkpoint_path).write_text(json.dumps(state), encoding="utf-8")
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write the race's state."""
+        Path(checkpoint_path).write_text(json.dumps(self.state()), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
         """Read the race's state."""
-        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        question = self._plan.question
-        self._outcomes = [outcome(from_plain(Boot, item), question) for item in state["boots"]]
-        self._spent_s = [float(value) for value in state["spent_s"]]
+        self.set_out_from(json.loads(Path(checkpoint_path).read_text(encoding="utf-8")))
+
+    def set_out_from(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned in an earlier driver."""
+        self._outcomes, self._plain, self._spent_s = [], [], []
+        for item, spent_s in zip(state["boots"], state["spent_s"], strict=True):
+            self._add(from_plain(Boot, item), float(spent_s))
         self._lost = [from_plain(Arm, item) for item in state["lost"]]
+        self._cut = [from_plain(Arm, item) for item in state["cut"]]
+        self._trial_ids = set(state["trial_ids"])
         self._running = {}
         choices = [from_plain(Choice, item) for item in state["choices"]]
         self.choices = {choice.arm.engine_build: choice for choice in choices}
         self._begun_s = self._now_s() - float(state["passed_s"])
         for build, proofs in self._proofs.items():
             proofs.restore(state["proofs"][build])
+
+    def _add(self, boot: Boot, spent_s: float) -> None:
+        self._outcomes.append(outcome(boot, self._plan.question))
+        self._plain.append(to_plain(boot))  # once: the state is written after every block
+        self._spent_s.append(spent_s)
+
+    def _num_booted(self, arm: Arm) -> int:
+        """Return the boots that the arm has had, whatever came of them."""
+        ended = [item.boot.arm for item in self._outcomes]
+        running = [issued for issued, _, _ in self._running.values()]
+        return [*ended, *self._lost, *self._cut, *running].count(arm)
+
+    @property
+    def _missing(self) -> list[Arm]:
+        """Arms of the boots that count as failed ones, once for each.
+
+        A boot that ended with its driver is not held against an arm that came up before or after
+        it. It is where the arm never did: it may be what took the driver's machine down.
+        """
+        sound = {o.boot.arm for o in self._outcomes if o.boot.status is BootStatus.OK}
+        return [*self._lost, *(arm for arm in self._cut if arm not in sound)]
 
     @property
     def _num_proofs_running(self) -> int:
@@ -305,7 +324,7 @@ class RaceSearcher(Searcher):
         return race_state(
             race.question,
             ended=[item for item in self._outcomes if item.boot.arm in arms],
-            missing=[arm for arm in self._lost if arm in arms],
+            missing=[arm for arm in self._missing if arm in arms],
             running=[arm for arm, _, _ in self._running.values() if arm in arms],
             choice=self.choices.get(race.build),
             elapsed=race.elapsed(elapsed),
@@ -326,6 +345,7 @@ def run_race(
     printer: Printer,
     pace: Pace,
     table: Callable[[Sequence[Boot]], Sequence[str]],
+    keep: Keep,
 ) -> RaceResult:
     """Run the study's trials to the end of the race."""
     # Tune keeps one trial pending at a time unless told otherwise, and a trial is pending for as
@@ -333,10 +353,17 @@ def run_race(
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.num_nodes)
     # Results go to the tracker. Tune's own loggers would load torch into the driver for nothing.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    # Nobody reads Tune's own snapshots, and one that fails, as on a full disk, ends the study. The
+    # first and the last cannot be turned off.
+    os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "inf"
     # The newer output prints a banner even when it is told to be silent.
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     progress = Progress(printer=printer, pace=pace, table=table)
-    searcher = RaceSearcher(plan, progress.on_issue, tell=progress.say)
+    searcher = RaceSearcher(plan, progress.on_issue, tell=progress.say, keep=keep)
+    if plan.earlier is not None:
+        searcher.set_out_from(plan.earlier)
+        progress.boots.extend(searcher.boots)
+        pace.durations_s.extend(searcher.spent_s)
     printer.left_s = progress.left_s
     trainable = tune.with_resources(
         tune.with_parameters(SpecTrial, factory=factory),

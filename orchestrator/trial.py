@@ -332,18 +332,24 @@ def block_seed(spec: TrialSpec, cell: Cell, repeat: int) -> int:
 
 def trial_params(spec: TrialSpec, node_id: str) -> dict[str, object]:
     """Return the flat parameters by which boots are compared in the tracking UI."""
-    arm = spec.arm
+    return {
+        **boot_params(spec.arm, spec.replicate, node_id=node_id, trial_id=spec.trial_id),
+        "cell_order": "" if spec.proof else " ".join(cell.key for cell in plan_blocks(spec)),
+        **({"proof": " ".join(spec.proof)} if spec.proof else {}),
+    }
+
+
+def boot_params(arm: Arm, replicate: int, *, node_id: str, trial_id: str) -> dict[str, object]:
+    """Return those of them that the boot's own record holds."""
     return {
         "arm": arm.label,
         "num_speculative_tokens": arm.num_speculative_tokens,
         "draft_sample_method": arm.draft_sample_method or "none",
         "rejection_sample_method": arm.rejection_sample_method or "none",
         "engine_version": arm.engine_build,
-        "replicate": spec.replicate,
+        "replicate": replicate,
         "node": node_id,
-        "trial_id": spec.trial_id,
-        "cell_order": "" if spec.proof else " ".join(cell.key for cell in plan_blocks(spec)),
-        **({"proof": " ".join(spec.proof)} if spec.proof else {}),
+        "trial_id": trial_id,
     }
 
 

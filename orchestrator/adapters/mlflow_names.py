@@ -1,10 +1,36 @@
-"""Keys and parameters in the form that MLflow takes them."""
+"""Tags by which runs are found, and keys and parameters in the form that MLflow takes them."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+
+from orchestrator.core.types import BootStatus
+from orchestrator.errors import ConfigError
+
+PARENT_TAG = "mlflow.parentRunId"
+KIND_TAG = "specpilot.kind"
+"""``study`` or ``trial``."""
+STUDY_TAG = "specpilot.study_id"
+TRIAL_TAG = "specpilot.trial_id"
+BLOCK_TAG = "specpilot.block."
+"""Prefix; the rest is the block's index and the value its id."""
+STATUS_TAG = "specpilot.status"
+REASON_TAG = "specpilot.reason"
+CLOSED_TAG = "specpilot.closed"
+FINGERPRINT_TAG = "specpilot.fingerprint"
+DEAD_TRIAL_TAGS = {
+    STATUS_TAG: str(BootStatus.FAILED),
+    REASON_TAG: "its process ended before it could say how: killed, or stopped with its study",
+    CLOSED_TAG: "true",
+}
+"""Of a trial whose process could not say how it ended."""
+DROPPED_TRIAL_TAGS = {
+    **DEAD_TRIAL_TAGS,
+    REASON_TAG: "the study's driver ended before it knew of this boot, which counts nowhere",
+}
+"""Of a trial whose boot did not reach the study."""
 
 MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
@@ -31,3 +57,12 @@ def flatten_params(params: Mapping[str, object], *, prefix: str = "") -> dict[st
 def legal_key(name: str) -> str:
     """Return a key with every character that MLflow refuses replaced by an underscore."""
     return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)[:MAX_KEY_CHARS]
+
+
+def quoted(value: str) -> str:
+    """Return a value for MLflow's filter language, which has two quotes and no escape."""
+    if "'" not in value:
+        return f"'{value}'"
+    if '"' in value:
+        raise ConfigError("name", f"{value} has both kinds of quotes", "use letters and digits")
+    return f'"{value}"'

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -27,7 +27,22 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from orchestrator.adapters.mlflow_names import flatten_params, legal_key
+from orchestrator.adapters.mlflow_names import (
+    BLOCK_TAG,
+    CLOSED_TAG,
+    DEAD_TRIAL_TAGS,
+    DROPPED_TRIAL_TAGS,
+    FINGERPRINT_TAG,
+    KIND_TAG,
+    PARENT_TAG,
+    REASON_TAG,
+    STATUS_TAG,
+    STUDY_TAG,
+    TRIAL_TAG,
+    flatten_params,
+    legal_key,
+    quoted,
+)
 from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, artifact_location, check
 from orchestrator.adapters.trial_metrics import Point, block_points, boot_points
 from orchestrator.core.secrecy import redact, redact_text, require_no_secret
@@ -36,24 +51,6 @@ from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import Version
 
 __all__ = ["MlflowRegistry", "MlflowTracker", "check", "make_client"]
-
-PARENT_TAG = "mlflow.parentRunId"
-KIND_TAG = "specpilot.kind"
-"""``study`` or ``trial``."""
-STUDY_TAG = "specpilot.study_id"
-TRIAL_TAG = "specpilot.trial_id"
-BLOCK_TAG = "specpilot.block."
-"""Prefix; the rest is the block's index and the value its id."""
-STATUS_TAG = "specpilot.status"
-REASON_TAG = "specpilot.reason"
-CLOSED_TAG = "specpilot.closed"
-FINGERPRINT_TAG = "specpilot.fingerprint"
-DEAD_TRIAL_TAGS = {
-    STATUS_TAG: str(BootStatus.FAILED),
-    REASON_TAG: "its process ended before it could say how: killed, or stopped with its study",
-    CLOSED_TAG: "true",
-}
-"""Of a trial whose process could not say how it ended."""
 
 # Limits of MLflow 3.17 (mlflow/utils/validation.py).
 MAX_TAG_CHARS = 8000
@@ -163,6 +160,15 @@ class MlflowTracker:
                 status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"
                 self._client.set_terminated(run_id, status=status)
 
+    def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:
+        """End as FAILED the runs of a study's trials, those with the ids ``kept`` excepted."""
+        with _translated():
+            self._client.get_run(study_run_id)
+            query = f"tags.`{PARENT_TAG}` = '{study_run_id}' and attributes.status != 'FAILED'"
+            for run in self._client.search_runs([self._experiment_id], query):
+                if run.data.tags.get(TRIAL_TAG) not in kept:
+                    self._fail(run, DROPPED_TRIAL_TAGS)
+
     def close_study(
         self,
         run_id: str,
@@ -185,8 +191,11 @@ class MlflowTracker:
         """End what a killed trial could not; a study is closed after the last of its trials."""
         query = f"tags.`{PARENT_TAG}` = '{study_run_id}' and attributes.status = 'RUNNING'"
         for run in self._client.search_runs([self._experiment_id], query):
-            self._set_tags(run.info.run_id, DEAD_TRIAL_TAGS)
-            self._client.set_terminated(run.info.run_id, status="FAILED")
+            self._fail(run, DEAD_TRIAL_TAGS)
+
+    def _fail(self, run: Run, tags: Mapping[str, str]) -> None:
+        self._set_tags(run.info.run_id, tags)
+        self._client.set_terminated(run.info.run_id, status="FAILED")
 
     def run_url(self, run_id: str) -> str:
         """Return the address of a run in the tracking UI; a local store has none of its own."""
@@ -212,7 +221,7 @@ class MlflowTracker:
         return str(found.experiment_id)
 
     def _find(self, tags: Mapping[str, str]) -> Run | None:
-        query = " and ".join(f"tags.`{key}` = {_quoted(value)}" for key, value in tags.items())
+        query = " and ".join(f"tags.`{key}` = {quoted(value)}" for key, value in tags.items())
         found = self._client.search_runs([self._experiment_id], query, max_results=1)
         return found[0] if found else None
 
@@ -356,15 +365,6 @@ class MlflowRegistry:
             tags=dict(found.tags),
             run_id=found.run_id,
         )
-
-
-def _quoted(value: str) -> str:
-    """Return a value for MLflow's filter language, which has two quotes and no escape."""
-    if "'" not in value:
-        return f"'{value}'"
-    if '"' in value:
-        raise ConfigError("name", f"{value} has both kinds of quotes", "use letters and digits")
-    return f'"{value}"'
 
 
 def _metrics(points: Sequence[Point]) -> list[Metric]:

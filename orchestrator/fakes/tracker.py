@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.secrecy import redact, redact_text, require_no_secret
@@ -73,6 +73,13 @@ class FakeTracker:
         run.artifacts |= _texts(artifacts)
         if run.status == "RUNNING":
             run.status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"
+
+    def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:
+        """End as failed the runs of a study's trials, those with the ids ``kept`` excepted."""
+        self._run(study_run_id)
+        for trial in self.runs.values():
+            if trial.parent_id == study_run_id and trial.name not in kept:
+                trial.status = "FAILED"
 
     def close_study(
         self,

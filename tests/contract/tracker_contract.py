@@ -199,6 +199,36 @@ class TrackerContract:
         assert store.reader.run(ended).status == "FINISHED"
         assert store.reader.run(other).status == "RUNNING"
 
+    def test_drop_trials_fails_all_but_those_that_are_kept(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", {})
+        killed, ended, kept, closing = (
+            store.tracker.open_trial(study, name, {}) for name in ("t1", "t2", "t3", "t4")
+        )
+        for run in (ended, kept):
+            store.tracker.close_trial(run, boot(), {})
+        other = store.tracker.open_trial(store.tracker.open_study("s2", "s", {}), "t1", {})
+
+        for tracker in (store.tracker, store.again):
+            tracker.drop_trials(study, {"t3", "t4"})
+
+        seen = {run: store.reader.run(run).status for run in (study, killed, ended, kept, closing)}
+        assert seen == {
+            study: "RUNNING",
+            killed: "FAILED",
+            ended: "FAILED",
+            kept: "FINISHED",
+            closing: "RUNNING",
+        }
+        assert store.reader.run(other).status == "RUNNING"
+        store.tracker.close_trial(killed, boot(), {})
+        assert store.reader.run(killed).status == "FAILED"
+        store.tracker.close_trial(closing, boot(), {})
+        assert store.reader.run(closing).status == "FINISHED"
+
+    def test_drop_trials_of_an_unknown_study_is_a_transient_error(self, store: Store) -> None:
+        with pytest.raises(TransientError):
+            store.tracker.drop_trials("0" * 32, ())
+
     def test_open_study_again_after_its_end_is_running(self, store: Store) -> None:
         study = store.tracker.open_study("s1", "s", {})
         store.tracker.close_study(study, succeeded=False, tags={}, metrics={}, artifacts={})

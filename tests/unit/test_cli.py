@@ -177,7 +177,7 @@ def test_status_tells_how_a_command_ended(
 def test_interrupted_command_says_what_was_removed_only_where_something_was(
     command: str, removes: bool, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_config: StudyConfig) -> int:
+    def interrupted(_config: StudyConfig, **_options: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, command, interrupted)
@@ -186,8 +186,12 @@ def test_interrupted_command_says_what_was_removed_only_where_something_was(
     assert ("were removed" in capsys.readouterr().err) == removes
 
 
+def _nothing_promoted(_config: StudyConfig, **_options: object) -> int:
+    return commands.ExitStatus.NOTHING_PROMOTED
+
+
 def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "study", lambda _config: commands.ExitStatus.NOTHING_PROMOTED)
+    monkeypatch.setattr(commands, "study", _nothing_promoted)
 
     assert cli.main(["study", DEMO]) == 3
 

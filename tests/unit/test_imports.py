@@ -74,45 +74,29 @@ ALLOWED: dict[str, set[str]] = {
     "trial": {"core", "errors", "measurement", "ports"},
     "proof_boots": {"core"},
     "study_progress": {"core", "events", "trial"},
-    "study": {"core", "errors", "events", "proof_boots", "study_progress", "trial"},
+    "study_trial": {"core", "trial"},
+    "study": {"core", "errors", "events", "proof_boots", "study_progress", "study_trial"},
     "promote": {"core", "errors", "events", "ports"},
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
     "cluster": {"adapters", "config", "errors"},
     "compose": {
         *("adapters", "canaries", "config", "core", "errors", "load", "lossless_answers"),
-        *("prepare", "prove", "serve_apps", "study", "trial", "version"),
+        *("prepare", "prove", "serve_apps", "study_trial", "trial", "version"),
     },
     "delivery": {
         *("adapters", "cluster", "compose", "core", "errors", "events", "measurement", "ports"),
         *("prepare", "promote"),
     },
+    "resume": {
+        *("adapters", "core", "errors", "events", "ports", "prepare", "study", "trial"),
+    },
     "conduct": {
-        *(
-            "adapters",
-            "build_report",
-            "cluster",
-            "compose",
-            "config",
-            "core",
-            "delivery",
-            "errors",
-            "events",
-        ),
-        *("ports", "prepare", "promote", "report", "study"),
+        *("adapters", "build_report", "cluster", "compose", "config", "core", "delivery"),
+        *("errors", "events", "ports", "prepare", "promote", "report", "resume", "study"),
     },
     "commands": {
-        *(
-            "adapters",
-            "cluster",
-            "compose",
-            "conduct",
-            "config",
-            "core",
-            "delivery",
-            "errors",
-            "events",
-        ),
-        *("forecast", "ports", "prepare", "promote", "report"),
+        *("adapters", "cluster", "compose", "conduct", "config", "core", "delivery", "errors"),
+        *("events", "forecast", "ports", "prepare", "promote", "report", "resume"),
     },
     "cli": {
         *("audit_build_command", "canary_command", "commands", "config", "errors", "version"),
@@ -126,7 +110,7 @@ ALLOWED: dict[str, set[str]] = {
 
 HOMES = {
     "ray": {
-        *("study", "study_progress", "cluster", "serve_apps"),
+        *("study", "study_progress", "study_trial", "cluster", "serve_apps"),
         *("adapters.serve_engine", "adapters.serve_production", "adapters.serve_reaper"),
     },
     "mlflow": {"adapters.mlflow_tracker"},

@@ -6,8 +6,8 @@ import io
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,95 +19,20 @@ from core_samples import BASELINE, make_arm, make_block, make_boot, make_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.tune.search import Searcher
+from study_stage import ARMS, RACE, WEIGHTS, Cluster, make_plan, result_of
 
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.lossless.judge import judge
+from orchestrator.core.proof import MAX_CHOICES
 from orchestrator.core.proof_gates import ProofDemands, TextFinding
-from orchestrator.core.race_state import RaceQuestion, RaceSettings
-from orchestrator.core.types import Arm, Boot, BootStatus, Cell, ProofPart
+from orchestrator.core.types import Arm, Boot, BootStatus, ProofPart
 from orchestrator.events import Pace, Printer
-from orchestrator.fakes.board import BootFault, FakeBoard, Faults
-from orchestrator.fakes.engine import FakeEngine
-from orchestrator.fakes.load import FakeLoad
-from orchestrator.fakes.prover import FakeProver
-from orchestrator.fakes.tracker import FakeTracker
-from orchestrator.fakes.world import FakeClock, FakeNode
+from orchestrator.fakes.board import BootFault, Faults
+from orchestrator.fakes.world import FakeClock
 from orchestrator.ports import Finding
 from orchestrator.study import RaceSearcher, StudyPlan, with_incumbent
 from orchestrator.study_progress import Progress
-from orchestrator.trial import Trial, TrialPorts, TrialSpec, describe_end
-
-ARMS = (
-    BASELINE,
-    *(
-        make_arm(7, draft, rule)
-        for draft in ("greedy", "probabilistic")
-        for rule in ("standard", "block")
-    ),
-)
-WEIGHTS = {Cell(streams=1, temperature=0.7): 0.5, Cell(streams=2, temperature=1.0): 0.5}
-RACE = RaceSettings(max_boots=40, seed=1)
-
-
-def make_plan(
-    arms: Sequence[Arm] = ARMS, *, incumbent: Arm | None = None, race: RaceSettings = RACE
-) -> StudyPlan:
-    return StudyPlan(
-        study_id="study",
-        question=RaceQuestion(arms=tuple(arms), incumbent=incumbent, weights=WEIGHTS, board=None),
-        race=race,
-        expected_boot_s=60.0,
-        slot_token="trial_slot",
-        num_nodes=1,
-        storage_path=Path("unused"),
-    )
-
-
-@dataclass
-class Cluster:
-    """What runs the searcher's boots: one board, in virtual time."""
-
-    faults: Mapping[Arm, Faults]
-    findings: Mapping[Arm, Mapping[ProofPart, Finding]] = field(default_factory=dict)
-    """Of proof boots; those of an arm that is not here find nothing."""
-
-    def __post_init__(self) -> None:
-        self.board = FakeBoard(faults=self.faults)
-        self.tracker = FakeTracker()
-        self.run_id = self.tracker.open_study("study", "study", {})
-
-    def boot(self, trial_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one trial and return what Tune hands to the searcher."""
-        spec = TrialSpec(
-            trial_id=trial_id,
-            study_run_id=self.run_id,
-            arm=from_plain(Arm, config["arm"]),
-            replicate=config["replicate"],
-            cells=tuple(WEIGHTS),
-            blocks_per_cell=1,
-            model="specpilot",
-            seed=1,
-            proof=tuple(ProofPart) if config["is_proof"] else (),
-        )
-        ports = TrialPorts(
-            engine=FakeEngine(self.board),
-            load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
-            tracker=self.tracker,
-            node=FakeNode(),
-            prover=FakeProver(self.findings.get(spec.arm, {})),
-        )
-        trial = Trial(spec, ports, lambda _text: None)
-        trial.setup()
-        while not trial.ended:
-            trial.step()
-        boot = trial.finish()
-        trial.cleanup()
-        return result_of(boot)
-
-
-def result_of(boot: Boot) -> dict[str, Any]:
-    """Return a trial's last result, as ``SpecTrial.step`` reports it."""
-    return {"text": "", "boot": json.dumps(to_plain(boot)), "done": True}
+from orchestrator.trial import describe_end
 
 
 def make_searcher(plan: StudyPlan | None = None) -> RaceSearcher:
@@ -325,17 +250,17 @@ def steps(
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 40), parallel=st.integers(1, 4))
 def test_race_decides_after_a_restore_as_without_it(seed: int, cut: int, parallel: int) -> None:
-    """F17: what is done is kept, and the rest is the same rest; boots under way were lost."""
+    """F17: what is done is kept, and the rest is the same rest."""
     depths = tuple(make_arm(depth) for depth in (4, 5, 6))
     plan = make_plan((BASELINE, *depths), race=replace(RACE, max_hours=2.0))
     before, other = (RaceSearcher(plan, lambda _id, _name: None, lambda: 0.0) for _ in range(2))
     running: dict[str, dict[str, Any]] = {}
     steps(before, running, seed, start=0, stop=cut, parallel=parallel)
+    for trial_id in running:
+        before.on_trial_complete(trial_id, error=True)
     with TemporaryDirectory() as folder:
         before.save(f"{folder}/race.json")
         other.restore(f"{folder}/race.json")
-    for trial_id in running:
-        before.on_trial_complete(trial_id, error=True)
 
     rest = [
         steps(searcher, {}, seed, start=cut, stop=cut + 80, parallel=parallel)
@@ -346,6 +271,65 @@ def test_race_decides_after_a_restore_as_without_it(seed: int, cut: int, paralle
     assert other.boots == before.boots
     assert other.choice == before.choice
     assert other.stop_reason == before.stop_reason
+
+
+def cut_off(searcher: RaceSearcher) -> RaceSearcher:
+    """Return the searcher of a new driver; boots under way ended with the old one."""
+    after = make_searcher()
+    after.set_out_from(json.loads(json.dumps(searcher.state())))
+    return after
+
+
+def test_boot_cut_off_is_done_again_under_a_new_number_and_is_no_failure_of_a_sound_arm() -> None:
+    searcher, cluster, ids = make_searcher(), Cluster({}), count()
+    issued: list[tuple[Arm, int]] = []
+    num_cut = 0
+    while (config := searcher.suggest(trial_id := f"t{next(ids)}")) != Searcher.FINISHED:
+        assert isinstance(config, dict)
+        issued.append((from_plain(Arm, config["arm"]), config["replicate"]))
+        if len(searcher.boots) >= len(ARMS) and num_cut < 3:
+            num_cut += 1  # the driver dies three times in a row, in boots of the leaders
+            searcher = cut_off(searcher)
+        else:
+            searcher.on_trial_complete(trial_id, cluster.boot(trial_id, config))
+    undisturbed, _ = race()
+
+    assert len(set(issued)) == len(issued), "no number is used again"
+    assert len(searcher.boots) == len(issued) - 3
+    assert searcher.choice is not None
+    assert undisturbed.choice is not None
+    assert searcher.choice.arm == undisturbed.choice.arm
+    fresh = [b for b in searcher.boots if b.trial_id not in searcher.choice.chosen_by]
+    assert Counter(boot.arm for boot in fresh)[searcher.choice.arm] >= 2
+
+
+def test_arm_that_never_came_up_is_not_booted_for_ever_by_new_drivers() -> None:
+    """E02: an arm that takes the driver's machine down with it."""
+    searcher, cluster, ids = make_searcher(), Cluster({}), count()
+    killer = make_arm(7, "probabilistic", "block")
+    killed = 0
+    while (config := searcher.suggest(trial_id := f"t{next(ids)}")) != Searcher.FINISHED:
+        assert isinstance(config, dict)
+        if from_plain(Arm, config["arm"]) == killer:
+            killed += 1
+            searcher = cut_off(searcher)
+        else:
+            searcher.on_trial_complete(trial_id, cluster.boot(trial_id, config))
+
+    assert killed == 2
+
+
+def test_trial_id_that_was_used_before_is_not_used_again() -> None:
+    searcher, cluster = make_searcher(), Cluster({})
+    config = searcher.suggest("t0")
+    assert isinstance(config, dict)
+    searcher.on_trial_complete("t0", cluster.boot("t0", config))
+    assert isinstance(searcher.suggest("t1"), dict)
+    after = cut_off(searcher)
+
+    assert after.suggest("t0") is None
+    assert after.suggest("t1") is None
+    assert isinstance(after.suggest("t2"), dict)
 
 
 def test_hours_are_counted_from_the_first_question_and_over_a_restore(tmp_path: Path) -> None:
@@ -429,9 +413,11 @@ def test_every_choice_shown_lossy_ends_the_race_all_the_same() -> None:
 
     issued = list(drive(searcher, cluster, count()))
 
+    proved = [boot.arm for boot in searcher.proofs if not boot.arm.is_baseline]
+    assert len(proved) == len(set(proved)) <= MAX_CHOICES, "a fault of all is not paid for by each"
     assert searcher.choice is not None
-    assert searcher.choice.arm == BASELINE
-    assert len(issued) <= plan.race.max_boots + len(ARMS)
+    assert searcher.choice.arm not in proved
+    assert len(issued) <= plan.race.max_boots + MAX_CHOICES + 1
 
 
 def test_proof_boot_that_is_lost_is_made_good_once_over_a_restore(tmp_path: Path) -> None:
@@ -452,6 +438,10 @@ def test_proof_boot_that_is_lost_is_made_good_once_over_a_restore(tmp_path: Path
     assert (again["arm"], again["replicate"]) == (to_plain(BASELINE), 1)
     assert after.suggest("p1") is None, "the control's floor is waited for"
     after.on_trial_complete("p0", error=True)
+    third = after.suggest("p00")
+    assert isinstance(third, dict), "what ended with its driver was no try"
+    assert (third["arm"], third["replicate"]) == (to_plain(BASELINE), 2)
+    after.on_trial_complete("p00", error=True)
     assert after.suggest("p1") == Searcher.FINISHED, "the control had its two tries"
     assert after.proofs == ()
     assert after.lost_proofs == (BASELINE, BASELINE)
