@@ -71,7 +71,16 @@ ALLOWED: dict[str, set[str]] = {
     "proof_boots": {"core"},
     "study_progress": {"core", "events", "trial"},
     "study": {"core", "errors", "events", "proof_boots", "study_progress", "trial"},
-    "promote": {"core", "errors", "events", "ports"},
+    "production_stage": {"core", "errors", "events", "load", "ports"},
+    "promotion_record": {"core", "errors", "ports"},
+    "promotion_steps": {
+        *("core", "errors", "events", "ports", "production_stage", "promotion_record"),
+    },
+    "promotion_report": {"core", "ports", "promotion_record"},
+    "promote": {
+        *("core", "errors", "events", "ports"),
+        *("production_stage", "promotion_record", "promotion_steps"),
+    },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
     "cluster": {"adapters", "config", "errors"},
     "compose": {
@@ -79,8 +88,9 @@ ALLOWED: dict[str, set[str]] = {
         *("prepare", "prove", "serve_apps", "study", "trial", "version"),
     },
     "delivery": {
-        *("adapters", "cluster", "compose", "core", "errors", "events", "measurement", "ports"),
-        *("prepare", "promote"),
+        *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),
+        *("ports", "prepare", "production_stage", "promote", "promotion_record"),
+        *("promotion_report", "promotion_steps"),
     },
     "conduct": {
         *(
@@ -94,7 +104,7 @@ ALLOWED: dict[str, set[str]] = {
             "errors",
             "events",
         ),
-        *("ports", "prepare", "promote", "report", "study"),
+        *("ports", "prepare", "promotion_record", "report", "study"),
     },
     "commands": {
         *(
@@ -108,7 +118,7 @@ ALLOWED: dict[str, set[str]] = {
             "errors",
             "events",
         ),
-        *("forecast", "ports", "prepare", "promote", "report"),
+        *("forecast", "ports", "prepare", "promotion_record", "promotion_report", "report"),
     },
     "cli": {
         *("canary_command", "commands", "config", "errors", "version"),
