@@ -89,24 +89,20 @@ class Delivery:
         policy = config.policy
         champion = self.registry.by_alias(version.model_name, CHAMPION)
         may_stop = allow_outage or policy.allow_outage
-        how: str
+        refused, outset = "", None
+        promise = read_promise(version)
         try:
-            promise = read_promise(version)
-            how = promoter.preflight(
-                version,
-                served=champion is not None and self.serves(champion),
-                allow_outage=may_stop,
-                wait_s=0.0,
-            )
+            outset = promoter.preflight(version, champion, allow_outage=may_stop, wait_s=0.0)
         except ConfigError as error:
-            how, promise = str(error), None
+            refused = str(error)
         return format_decision(
             version,
             champion=champion,
             found=promoter.cut_off(version.model_name),
             promise=promise,
-            how=how,
-            outage=promoter.outage_words(version, kind),
+            mode=None if outset is None else outset.mode,
+            refused=refused,
+            outage=(promoter.outage_words(version, kind) if outset and outset.has_outage else None),
             kind=kind,
             settings={
                 "policy.promote": policy.promote,

@@ -37,6 +37,20 @@ class Promoted:
     """How long clients were answered 503; None where they were not."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outset:
+    """How a promotion would begin."""
+
+    mode: Mode
+    is_served: bool
+    """Whether the champion answers clients now."""
+
+    @property
+    def has_outage(self) -> bool:
+        """Whether clients who are answered now will not be for a while."""
+        return self.mode == "swap" and self.is_served
+
+
 class Promoter:
     """Runs promotions: each step is recorded when it is done, and a cut-off one is gone on with.
 
@@ -95,11 +109,12 @@ class Promoter:
                 raise PromotionError(
                     f"version {version.version} of {version.model_name} is the champion already"
                 )
-            served = champion is not None and self._stage.serves(champion)
-            mode = self.preflight(version, served=served, allow_outage=allow_outage)
-            if mode == "swap" and served:
+            outset = self.preflight(version, champion, allow_outage=allow_outage)
+            if outset.has_outage:
                 self._emit(self.outage_words(version, kind))
-            record = book.draft(version, kind=kind, mode=mode, champion_served=served)
+            record = book.draft(
+                version, kind=kind, mode=outset.mode, champion_served=outset.is_served
+            )
             done = None
         old = None if record.champion is None else book.version(record.champion)
         return self._perform(
@@ -107,19 +122,25 @@ class Promoter:
         )
 
     def preflight(
-        self, version: Version, *, served: bool, allow_outage: bool, wait_s: float = BOARD_WAIT_S
-    ) -> Mode:
+        self,
+        version: Version,
+        champion: Version | None,
+        *,
+        allow_outage: bool,
+        wait_s: float = BOARD_WAIT_S,
+    ) -> Outset:
         """Return how the version would take over; reads only.
 
         Args:
             version: The challenger.
-            served: Whether a champion answers clients now.
-            allow_outage: Whether they may be left without for a while.
+            champion: What production serves by the registry's word.
+            allow_outage: Whether clients may be left without answers for a while.
             wait_s: Longest wait for a board.
 
         Raises:
             ConfigError: It may not, or cannot.
         """
+        is_served = champion is not None and self._stage.serves(champion)
         failed = [
             tag.removeprefix("specpilot.gate.")
             for tag, text in version.tags.items()
@@ -131,17 +152,18 @@ class Promoter:
                 f"its study's gate {', '.join(failed)} failed",
                 "promote a version that passed",
             )
-        if self._has_board(wait_s):
-            return "beside"
-        if not served:
-            # Whatever is declared holds the board and answers nobody: nothing is lost by ending it.
-            if self._stage.apps():
-                return "swap"
+        has_board = self._has_board(wait_s)
+        if champion is None and has_board:
+            return Outset(mode="beside", is_served=False)
+        # What is declared and answers nobody is ended first: nothing is lost, and it holds a board.
+        if not is_served and (has_board or self._stage.apps()):
+            return Outset(mode="swap", is_served=False)
+        if not is_served:
             raise ConfigError(
                 "node.engine_token", "no board is free", "wait for what holds it, or stop that"
             )
-        if allow_outage:
-            return "swap"
+        if has_board or allow_outage:
+            return Outset(mode="beside" if has_board else "swap", is_served=True)
         raise ConfigError(
             "node.engine_token",
             "no board is free beside the one that serves",
@@ -216,7 +238,7 @@ class Promoter:
             self._emit(f"version {record.version} is the champion; ending what was before it")
             self._steps.crowned(act)
             return
-        self._emit(f"the promotion of version {record.version} was cut off; going back")
+        self._emit(f"the {record.noun} of version {record.version} was cut off; going back")
         left = self._steps.go_back(act, f"cut off after '{step.value}'")
         if left:
             raise PromotionError(f"version {record.version} of {found.version.model_name}{left}")

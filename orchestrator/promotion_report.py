@@ -94,8 +94,9 @@ def format_decision(
     champion: Version | None,
     found: Found | None,
     promise: Promise | None,
-    how: Mode | str,
-    outage: str,
+    mode: Mode | None,
+    refused: str,
+    outage: str | None,
     kind: Kind,
     settings: Mapping[str, object],
 ) -> list[str]:
@@ -106,8 +107,9 @@ def format_decision(
         champion: What serves by the registry's word.
         found: A promotion that was cut off.
         promise: The version's.
-        how: How it would take over, or why it cannot begin.
-        outage: What is expected of an outage, in words.
+        mode: How it would take over; None where it cannot begin.
+        refused: Why it cannot.
+        outage: What is expected of an outage, in words; None where there is none.
         kind: Promotion or rollback.
         settings: The policy's values that matter, by dotted key.
     """
@@ -117,11 +119,11 @@ def format_decision(
     lines += [f"  {key}={value}" for key, value in settings.items()]
     if found is not None:
         lines.append(
-            f"the {found.record.kind} of version {found.record.version} was cut off after "
+            f"the {found.record.noun} of version {found.record.version} was cut off after "
             f"'{found.step.value}' and would be ended or gone on with first"
         )
-    if how not in ("beside", "swap"):
-        return [*lines, f"decision: it cannot begin: {how}"]
+    if mode is None:
+        return [*lines, f"decision: it cannot begin: {refused}", "nothing was done"]
     record = TakeOver(
         version=version.version,
         champion=None if champion is None else champion.version,
@@ -129,10 +131,10 @@ def format_decision(
         previous=None,
         challenger=None,
         kind=kind,
-        mode="swap" if how == "swap" else "beside",
+        mode=mode,
         began_utc_s=0.0,
     )
-    if how == "swap":
+    if outage is not None:
         lines.append(outage)
     steps = "; ".join(_DONE[step.value] for step in record.steps)
     return [*lines, f"decision: {steps}", "nothing was done"]

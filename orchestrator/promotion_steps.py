@@ -100,7 +100,7 @@ class Steps:
         While something is left, the record stays open and the next command tries again.
         """
         record, left = act.record, ""
-        self._emit(f"{record.kind} of version {record.version} failed; putting production back")
+        self._emit(f"{record.noun} of version {record.version} failed; putting production back")
         try:
             self._stage.declare_alone(act.old)
             if act.old is not None and record.champion_served:
@@ -120,7 +120,7 @@ class Steps:
         return left
 
     def _say(self, act: Act, text: str) -> None:
-        self._emit(f"{act.record.kind} of version {act.record.version}: {text}")
+        self._emit(f"{act.record.noun} of version {act.record.version}: {text}")
 
     def _beside(self, act: Act) -> tuple[list[Version | None], dict[int, float]]:
         """Return what is declared while the old version has the traffic, if it runs at all."""
@@ -140,8 +140,8 @@ class Steps:
         self._stage.wait_gone(None)
 
     def _boot(self, act: Act) -> None:
-        beside = "beside what serves now" if act.record.mode == "beside" else "in its place"
-        self._say(act, f"booting it {beside}")
+        is_beside = act.record.mode == "beside" and act.old is not None
+        self._say(act, "booting it beside what serves now" if is_beside else "booting it")
         self._stage.declare(*self._beside(act))
         self._stage.wait_up(act.version)
 

@@ -61,6 +61,11 @@ class TakeOver:
     began_utc_s: float
 
     @property
+    def noun(self) -> str:
+        """The kind, to be read."""
+        return "promotion" if self.kind == "promote" else "rollback"
+
+    @property
     def steps(self) -> tuple[PromotionStep, ...]:
         """The steps of this promotion in order, up to its good end.
 

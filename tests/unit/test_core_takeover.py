@@ -85,6 +85,10 @@ def test_recovery_turns_at_the_champion(
     assert recovery(RECORD, step, champion) == expected
 
 
+def test_record_is_named_by_its_kind() -> None:
+    assert (RECORD.noun, replace(RECORD, kind="rollback").noun) == ("promotion", "rollback")
+
+
 def test_record_is_read_back_as_it_was_written() -> None:
     assert from_plain(TakeOver, to_plain(RECORD)) == RECORD
 

@@ -41,16 +41,17 @@ def version(number: int, tags: Mapping[str, str] | None = None) -> Version:
     return Version(model_name="demo", version=number, config={}, tags=tags or {}, run_id=None)
 
 
-def decision(how: str = "beside", **changes: object) -> list[str]:
+def decision(mode: str | None = "beside", **changes: object) -> list[str]:
     arguments: dict[str, object] = {
         "champion": version(1),
         "found": None,
         "promise": PROMISE,
-        "outage": "expected outage: 85 s",
+        "refused": "",
+        "outage": None,
         "kind": "promote",
         "settings": {"policy.canary_share": 0.1},
     }
-    return format_decision(version(2, GATES), how=how, **(arguments | changes))  # type: ignore[arg-type]
+    return format_decision(version(2, GATES), mode=mode, **(arguments | changes))  # type: ignore[arg-type]
 
 
 def test_decision_shows_every_gate_with_its_reason_and_the_steps() -> None:
@@ -68,13 +69,16 @@ def test_decision_shows_every_gate_with_its_reason_and_the_steps() -> None:
 
 
 def test_decision_that_cannot_begin_says_why_and_no_steps() -> None:
-    lines = decision("node.engine_token: no board is free; free one")
+    lines = decision(None, refused="node.engine_token: no board is free; free one")
 
-    assert lines[-1].startswith("decision: it cannot begin: node.engine_token: no board is free")
+    assert lines[-2:] == [
+        "decision: it cannot begin: node.engine_token: no board is free; free one",
+        "nothing was done",
+    ]
 
 
 def test_decision_on_one_board_says_the_outage() -> None:
-    lines = decision("swap")
+    lines = decision("swap", outage="expected outage: 85 s")
 
     assert "expected outage: 85 s" in lines
     assert "answer clients 503, drain and end what serves; boot it" in lines[-2]
@@ -100,7 +104,9 @@ def test_decision_names_a_promotion_that_was_cut_off() -> None:
     )
     found = Found(version=version(3), record=record, step=PromotionStep.BOOTED)
 
-    assert "the promote of version 3 was cut off after 'booted'" in "\n".join(decision(found=found))
+    assert "the promotion of version 3 was cut off after 'booted'" in "\n".join(
+        decision(found=found)
+    )
 
 
 def test_decision_says_what_the_version_is_held_to() -> None:
@@ -120,8 +126,9 @@ def test_decision_on_a_version_without_gates_says_so() -> None:
         champion=None,
         found=None,
         promise=None,
-        how="beside",
-        outage="",
+        mode="beside",
+        refused="",
+        outage=None,
         kind="promote",
         settings={},
     )
