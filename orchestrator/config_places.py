@@ -66,7 +66,7 @@ class PolicyConfig:
     canary_s: float = 60.0
     canary_requests: int | None = None
     """Clients' requests to the challenger at which the canary ends earlier; None does not."""
-    path_tolerance: float = 0.02
+    promise_tolerance: float = 0.02
     """Share of a step, 0 to 1, that the way through Serve may cost over the study's own."""
     replace_incomparable_champion: bool = False
     """Whether a champion on other premises (engine build, arguments, models) may be replaced
@@ -109,9 +109,9 @@ class PolicyConfig:
             "give a number of requests, or null for policy.canary_s alone",
         )
         require(
-            0 <= self.path_tolerance < 1,
-            "policy.path_tolerance",
-            f"{self.path_tolerance} is not 0 to below 1",
+            0 <= self.promise_tolerance < 1,
+            "policy.promise_tolerance",
+            f"{self.promise_tolerance} is not 0 to below 1",
             "give a share such as 0.02",
         )
 

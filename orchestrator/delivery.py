@@ -31,6 +31,8 @@ from orchestrator.promotion_steps import Measurement
 
 EVIDENCE_TAG = "specpilot.promise"
 """The promise that production is held to, as JSON."""
+MEASURE_TRIES = 3
+"""Blocks through the production path until one is valid: in a study a lost block is one of many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +113,13 @@ class Delivery:
                 "policy.canary_share": policy.canary_share,
                 "policy.canary_s": policy.canary_s,
                 "policy.canary_requests": policy.canary_requests,
-                "policy.path_tolerance": policy.path_tolerance,
+                "policy.promise_tolerance": policy.promise_tolerance,
             },
         )
 
     def serves(self, version: Version) -> bool:
         """Return whether production carries this version's traffic now."""
-        state = self.production.state()
-        app = app_name(self.prepared.config.production.name, version.version)
-        return (
-            state.router_status == "RUNNING"
-            and state.engines.get(app) == "RUNNING"
-            and state.weights.get(app, 0.0) > 0
-        )
+        return self._promoter().serves(version)
 
     def _promoter(self) -> Promoter:
         config = self.prepared.config
@@ -145,7 +141,7 @@ class Delivery:
         """
         promise, config = read_promise(version), self.prepared.config
         cell = heaviest(config) if promise is None else promise.cell
-        block = self._block(version, cell, None if promise is None else promise.arm)
+        block = self._valid_block(version, cell, None if promise is None else promise.arm)
         throughput = output_throughput(block.output_tokens, block.duration_s)
         if not block.is_valid or throughput is None:
             raise PromotionError(
@@ -160,8 +156,17 @@ class Delivery:
             reason = "not tested: the version was registered without a promise"
             gate = Gate(name=PROMISE_GATE, passed=None, reason=reason, required=True)
         else:
-            gate = promise_gate(promise, block, path_tolerance=config.policy.path_tolerance)
+            gate = promise_gate(promise, block, promise_tolerance=config.policy.promise_tolerance)
         return Measurement(throughput=throughput, gate=gate)
+
+    def _valid_block(self, version: Version, cell: Cell, arm: Arm | None) -> Block:
+        """Return the first block that counts, else the last; what it came to is not looked at."""
+        for _ in range(MEASURE_TRIES - 1):
+            block = self._block(version, cell, arm)
+            if block.is_valid or block.num_failed:
+                return block
+            self.printer.say(f"measuring again: {block.invalid_reason}")
+        return self._block(version, cell, arm)
 
     def _block(self, version: Version, cell: Cell, arm: Arm | None) -> Block:
         config = self.prepared.config

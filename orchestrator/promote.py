@@ -209,6 +209,10 @@ class Promoter:
             self._stage.declare_alone(champion)
             self._stage.wait_gone(champion)
 
+    def serves(self, version: Version) -> bool:
+        """Return whether production carries this version's traffic now."""
+        return self._stage.serves(version)
+
     def cut_off(self, model_name: str) -> Found | None:
         """Return the promotion that has not ended."""
         return self._book(model_name).open(self._numbers())

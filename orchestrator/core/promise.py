@@ -101,17 +101,17 @@ def make_promise(
     )
 
 
-def promise_gate(promise: Promise, block: Block, *, path_tolerance: float) -> Gate:
+def promise_gate(promise: Promise, block: Block, *, promise_tolerance: float) -> Gate:
     """Return whether a block through the production path is no slower than was promised.
 
     Args:
         promise: Of the version that was measured.
         block: One valid block of the promise's cell.
-        path_tolerance: Share of a step that the way through Serve may cost besides, 0 to 1.
+        promise_tolerance: Share of a step that the way through Serve may cost besides, 0 to 1.
     """
     if promise.missing is not None:
         return Gate(name=PROMISE_GATE, passed=None, reason=promise.missing, required=True)
-    judged = [_judge_step(promise, block, path_tolerance), _judge_acceptance(promise, block)]
+    judged = [_judge_step(promise, block, promise_tolerance), _judge_acceptance(promise, block)]
     reason = "; ".join(words for _, words in judged)
     answers = [passed for passed, _ in judged]
     if False in answers:

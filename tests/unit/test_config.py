@@ -195,7 +195,7 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("policy.canary_s=-1", "policy.canary_s"),
         ("policy.canary_s=.inf", "policy.canary_s"),
         ("policy.canary_requests=0", "policy.canary_requests"),
-        ("policy.path_tolerance=1", "policy.path_tolerance"),
+        ("policy.promise_tolerance=1", "policy.promise_tolerance"),
         ("policy.approval=later", "policy.approval"),
         ("production.drain_s=-1", "production.drain_s"),
         ("draft=null", "draft"),

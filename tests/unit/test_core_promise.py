@@ -72,7 +72,7 @@ def test_promise_is_the_boots_mean_step_and_the_pooled_length() -> None:
 
 
 def test_block_as_promised_passes() -> None:
-    gate = promise_gate(promised(), block(), path_tolerance=TOLERANCE)
+    gate = promise_gate(promised(), block(), promise_tolerance=TOLERANCE)
 
     assert gate.passed is True
     assert "ms a step" in gate.reason
@@ -80,7 +80,7 @@ def test_block_as_promised_passes() -> None:
 
 
 def test_slow_block_fails_and_says_the_figures() -> None:
-    gate = promise_gate(promised(), block(step_s=0.12), path_tolerance=TOLERANCE)
+    gate = promise_gate(promised(), block(step_s=0.12), promise_tolerance=TOLERANCE)
 
     assert gate.passed is False
     assert gate.blocks
@@ -88,14 +88,16 @@ def test_slow_block_fails_and_says_the_figures() -> None:
 
 
 def test_block_that_accepts_less_fails() -> None:
-    gate = promise_gate(promised(), block(length=1.5), path_tolerance=TOLERANCE)
+    gate = promise_gate(promised(), block(length=1.5), promise_tolerance=TOLERANCE)
 
     assert gate.passed is False
     assert "1.50 tokens a step, 3.05 promised" in gate.reason
 
 
 def test_better_block_than_promised_passes() -> None:
-    assert promise_gate(promised(), block(step_s=0.05, length=6.0), path_tolerance=TOLERANCE).passed
+    assert promise_gate(
+        promised(), block(step_s=0.05, length=6.0), promise_tolerance=TOLERANCE
+    ).passed
 
 
 def test_what_the_path_costs_is_allowed_for() -> None:
@@ -103,8 +105,8 @@ def test_what_the_path_costs_is_allowed_for() -> None:
     assert promise.step_time is not None
     most = promise.step_time.mean * promise.step_time.factor(1.0, 0.95)
 
-    assert promise_gate(promise, block(step_s=most * 1.01), path_tolerance=TOLERANCE).passed
-    assert not promise_gate(promise, block(step_s=most * 1.03), path_tolerance=TOLERANCE).passed
+    assert promise_gate(promise, block(step_s=most * 1.01), promise_tolerance=TOLERANCE).passed
+    assert not promise_gate(promise, block(step_s=most * 1.03), promise_tolerance=TOLERANCE).passed
 
 
 def test_under_a_board_model_only_acceptance_is_promised() -> None:
@@ -112,10 +114,10 @@ def test_under_a_board_model_only_acceptance_is_promised() -> None:
 
     assert promise.step_time is None
     assert promise.missing is None
-    gate = promise_gate(promise, block(step_s=9.0), path_tolerance=TOLERANCE)
+    gate = promise_gate(promise, block(step_s=9.0), promise_tolerance=TOLERANCE)
     assert gate.passed is True
     assert gate.reason.startswith("step time not compared: it is modelled")
-    assert promise_gate(promise, block(length=1.5), path_tolerance=TOLERANCE).passed is False
+    assert promise_gate(promise, block(length=1.5), promise_tolerance=TOLERANCE).passed is False
 
 
 def test_without_speculation_only_step_time_is_promised() -> None:
@@ -124,7 +126,7 @@ def test_without_speculation_only_step_time_is_promised() -> None:
     assert promise.acceptance is None
     assert promise.missing is None
     found = block(step_s=0.03, length=1.0, arm=BASELINE)
-    gate = promise_gate(promise, found, path_tolerance=TOLERANCE)
+    gate = promise_gate(promise, found, promise_tolerance=TOLERANCE)
     assert gate.passed is True
     assert gate.reason.endswith("acceptance not compared: nothing is drafted")
 
@@ -133,7 +135,7 @@ def test_one_boot_of_one_block_promises_nothing_and_keeps_out() -> None:
     boots = boots_of(ARM, speeds=(0.03,), lengths=(3,))
     promise = promised(boots=boots)
 
-    gate = promise_gate(promise, block(), path_tolerance=TOLERANCE)
+    gate = promise_gate(promise, block(), promise_tolerance=TOLERANCE)
 
     assert promise.missing == "the study's boots show no spread of step times"
     assert gate.passed is None
@@ -163,7 +165,7 @@ def test_boots_of_other_arms_tell_the_spread_of_a_single_boot() -> None:
 def test_block_that_counts_nothing_cannot_tell() -> None:
     empty = replace(block(), counters=CounterSnapshot(generation_tokens=None, prompt_tokens=None))
 
-    gate = promise_gate(promised(), empty, path_tolerance=TOLERANCE)
+    gate = promise_gate(promised(), empty, promise_tolerance=TOLERANCE)
 
     assert gate.passed is None
     assert gate.blocks
