@@ -14,8 +14,7 @@ from orchestrator.core.checks import Expectations
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.formulas import output_throughput, quantile
 from orchestrator.core.node_health import NodeNeeds
-from orchestrator.core.promise import PROMISE_GATE, Promise, make_promise, promise_gate
-from orchestrator.core.promotion import Gate
+from orchestrator.core.promise import Promise, make_promise, promise_gate
 from orchestrator.core.takeover import Kind
 from orchestrator.core.types import Arm, Block, Boot, Cell
 from orchestrator.errors import ConfigError, PromotionError
@@ -53,6 +52,8 @@ class Delivery:
             ConfigError: It cannot begin; nothing was changed.
             PromotionError: Production is as it was before.
         """
+        if kind == "promote":
+            held_to(version)
         done = self._promoter().promote(
             version,
             kind=kind,
@@ -94,6 +95,8 @@ class Delivery:
         refused, outset = "", None
         promise = read_promise(version)
         try:
+            if kind == "promote":
+                held_to(version)
             outset = promoter.preflight(version, champion, allow_outage=may_stop, wait_s=0.0)
         except ConfigError as error:
             refused = str(error)
@@ -139,9 +142,8 @@ class Delivery:
         Raises:
             PromotionError: The route does not carry the load.
         """
-        promise, config = read_promise(version), self.prepared.config
-        cell = heaviest(config) if promise is None else promise.cell
-        block = self._valid_block(version, cell, None if promise is None else promise.arm)
+        promise, config = held_to(version), self.prepared.config
+        block = self._valid_block(version, promise)
         throughput = output_throughput(block.output_tokens, block.duration_s)
         if not block.is_valid or throughput is None:
             raise PromotionError(
@@ -152,29 +154,25 @@ class Delivery:
                 f"{block.num_failed} requests of the production route failed: "
                 f"{next(iter(block.errors))}"
             )
-        if promise is None:
-            reason = "not tested: the version was registered without a promise"
-            gate = Gate(name=PROMISE_GATE, passed=None, reason=reason, required=True)
-        else:
-            gate = promise_gate(promise, block, promise_tolerance=config.policy.promise_tolerance)
+        gate = promise_gate(promise, block, promise_tolerance=config.policy.promise_tolerance)
         return Measurement(throughput=throughput, gate=gate)
 
-    def _valid_block(self, version: Version, cell: Cell, arm: Arm | None) -> Block:
+    def _valid_block(self, version: Version, promise: Promise) -> Block:
         """Return the first block that counts, else the last; what it came to is not looked at."""
         for _ in range(MEASURE_TRIES - 1):
-            block = self._block(version, cell, arm)
+            block = self._block(version, promise)
             if block.is_valid or block.num_failed:
                 return block
             self.printer.say(f"measuring again: {block.invalid_reason}")
-        return self._block(version, cell, arm)
+        return self._block(version, promise)
 
-    def _block(self, version: Version, cell: Cell, arm: Arm | None) -> Block:
+    def _block(self, version: Version, promise: Promise) -> Block:
         config = self.prepared.config
         app = app_name(config.production.name, version.version)
         request = LoadRequest(
             base_url=self.production.url,
             model=config.engine.served_model_name,
-            cell=cell,
+            cell=promise.cell,
             # Another one each time: a second measurement must not find its prompts in the cache.
             seed=config.seed + round(SystemClock().utc_s()) % 2**30,
             headers=self.production.pin(app),
@@ -183,7 +181,7 @@ class Delivery:
             boot_id="production",
             index=0,
             request=request,
-            expected=Expectations(arm=arm, allows_cache=not config.load.salt),
+            expected=Expectations(arm=promise.arm, allows_cache=not config.load.salt),
             ignores_eos=config.load.ignore_eos,
         )
         instruments = Instruments(
@@ -238,6 +236,24 @@ def read_promise(version: Version) -> Promise | None:
             f"its tag {EVIDENCE_TAG} is no promise: {error}",
             "register it again by a study",
         ) from error
+
+
+def held_to(version: Version) -> Promise:
+    """Return the promise that a promotion of the version is held to.
+
+    Raises:
+        ConfigError: There is none, or none that anything can be held against.
+    """
+    promise = read_promise(version)
+    missing = "it was registered without a promise" if promise is None else promise.missing
+    if promise is None or missing is not None:
+        raise ConfigError(
+            f"version {version.version} of '{version.model_name}'",
+            f"production cannot be held to its study: {missing}",
+            "register it by a study with more boots; what has served before comes back by "
+            "`rollback --to`",
+        )
+    return promise
 
 
 def promotion_settings(config: StudyConfig, prompts: Sequence[str]) -> PromotionSettings:

@@ -152,11 +152,12 @@ class Promoter:
                 f"its study's gate {', '.join(failed)} failed",
                 "promote a version that passed",
             )
-        has_board = self._has_board(wait_s)
+        is_held = not is_served and bool(self._stage.apps())
+        has_board = self._has_board(0.0 if is_held else wait_s)
         if champion is None and has_board:
             return Outset(mode="beside", is_served=False)
         # What is declared and answers nobody is ended first: nothing is lost, and it holds a board.
-        if not is_served and (has_board or self._stage.apps()):
+        if not is_served and (has_board or is_held):
             return Outset(mode="swap", is_served=False)
         if not is_served:
             raise ConfigError(

@@ -139,7 +139,6 @@ class PromotionRecord:
         if record.champion is not None:
             self._registry.set_alias(self._name, PREVIOUS, record.champion)
         self._registry.set_alias(self._name, CHAMPION, record.version)
-        self.settle_crown(record)
 
     def settle_crown(self, record: TakeOver) -> None:
         """Write what follows from the version's being the champion; safe to repeat."""

@@ -67,9 +67,9 @@ def gate_lines(version: Version) -> list[str]:
 def promise_line(promise: Promise | None) -> str:
     """Return what the version is held to in production."""
     if promise is None:
-        return "  promise: none is recorded, so the comparison in production will keep it out"
+        return "  promise: none is recorded"
     if promise.missing is not None:
-        return f"  promise: {promise.missing}, so the comparison will keep it out"
+        return f"  promise: {promise.missing}"
     parts = []
     if promise.step_time is not None:
         most = promise.step_time.mean * promise.step_time.factor(1.0, promise.confidence)
