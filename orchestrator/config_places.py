@@ -66,6 +66,9 @@ class PolicyConfig:
     canary_s: float = 60.0
     canary_requests: int | None = None
     """Clients' requests to the challenger at which the canary ends earlier; None does not."""
+    promise_confidence: float = 0.99
+    """Of the interval that a challenger is held to in production, 0 to 1. Wide, because a version
+    that is wrongly kept out costs a boot."""
     promise_tolerance: float = 0.02
     """Share of a step, 0 to 1, that the way through Serve may cost over the study's own."""
     replace_incomparable_champion: bool = False
@@ -107,6 +110,12 @@ class PolicyConfig:
             "policy.canary_requests",
             f"{self.canary_requests} is below 1",
             "give a number of requests, or null for policy.canary_s alone",
+        )
+        require(
+            0.5 <= self.promise_confidence < 1,
+            "policy.promise_confidence",
+            f"{self.promise_confidence} is not 0.5 to below 1",
+            "give a share such as 0.99",
         )
         require(
             0 <= self.promise_tolerance < 1,

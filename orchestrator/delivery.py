@@ -116,6 +116,7 @@ class Delivery:
                 "policy.canary_share": policy.canary_share,
                 "policy.canary_s": policy.canary_s,
                 "policy.canary_requests": policy.canary_requests,
+                "policy.promise_confidence": promise and promise.confidence,
                 "policy.promise_tolerance": policy.promise_tolerance,
             },
         )
@@ -209,7 +210,7 @@ def promise_tags(config: StudyConfig, arm: Arm, boots: Sequence[Boot]) -> dict[s
         cells=config.cells(),
         cell=heaviest(config),
         board=config.board(),
-        confidence=config.objective.confidence,
+        confidence=config.policy.promise_confidence,
     )
     times = [boot.facts.boot_time_s for boot in boots if boot.arm == arm and boot.facts is not None]
     boot_s = quantile(times, 0.5)

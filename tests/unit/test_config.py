@@ -196,6 +196,8 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("policy.canary_s=.inf", "policy.canary_s"),
         ("policy.canary_requests=0", "policy.canary_requests"),
         ("policy.promise_tolerance=1", "policy.promise_tolerance"),
+        ("policy.promise_confidence=1", "policy.promise_confidence"),
+        ("policy.promise_confidence=0.1", "policy.promise_confidence"),
         ("policy.approval=later", "policy.approval"),
         ("production.drain_s=-1", "production.drain_s"),
         ("draft=null", "draft"),
