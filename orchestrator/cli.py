@@ -61,7 +61,8 @@ COMMANDS = {
     "study": "run the trials to the verdict, and promote the winner if every gate lets it pass",
     "plan": "print arms, cells, boots and expected duration; starts nothing",
     "promote": "promote a registered version (by default the challenger)",
-    "status": "print what production serves and on which evidence",
+    "rollback": "go back to the version that served before",
+    "status": "print what production serves, since when and on which evidence",
 }
 
 WITHOUT_STUDY = {
@@ -93,6 +94,15 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings to override")
         if name == "promote":
             sub.add_argument("--registered-version", type=int, metavar="N", help="which version")
+            sub.add_argument("--dry-run", action="store_true", help="print the decision only")
+        if name == "rollback":
+            sub.add_argument("--to", type=int, metavar="N", help="another version that has served")
+        if name in ("promote", "rollback"):
+            sub.add_argument(
+                "--allow-outage",
+                action="store_true",
+                help="end what serves first where no board is free beside it",
+            )
         if name == "study":
             sub.add_argument(
                 "--resume", metavar="ID", help="go on with a study whose driver ended too early"
@@ -146,7 +156,16 @@ def _run(args: argparse.Namespace) -> int:
         typed = ["python", "-m", "orchestrator", "study", str(args.study), *args.overrides]
         return int(commands.study(config, resume=args.resume, command=shlex.join(typed)))
     if args.command == "promote":
-        return int(commands.promote(config, args.registered_version))
+        return int(
+            commands.promote(
+                config,
+                args.registered_version,
+                allow_outage=args.allow_outage,
+                dry_run=args.dry_run,
+            )
+        )
+    if args.command == "rollback":
+        return int(commands.rollback(config, args.to, allow_outage=args.allow_outage))
     return int(getattr(commands, args.command)(config))
 
 

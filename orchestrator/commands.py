@@ -1,4 +1,4 @@
-"""What the subcommands do: study, plan, promote, status. Every exit goes through a status."""
+"""What study, plan, promote, rollback and status do. Every exit goes through a status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from orchestrator.cluster import (
     sweep_trials,
 )
 from orchestrator.conduct import (
-    STUDY_TAG,
     Conduct,
     comparable_champion,
     incumbent_arm,
@@ -26,13 +25,22 @@ from orchestrator.conduct import (
 )
 from orchestrator.config import StudyConfig
 from orchestrator.core.race_state import RaceQuestion
+from orchestrator.core.takeover import PromotionStep
 from orchestrator.delivery import delivery
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.events import Printer
 from orchestrator.forecast import Times, forecast
 from orchestrator.ports import Registry, Version
 from orchestrator.prepare import Prepared, premises, prepare
-from orchestrator.promote import CHALLENGER, CHAMPION, PREVIOUS
+from orchestrator.promotion_record import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    SINCE_TAG,
+    STEP_TAG,
+    Found,
+)
+from orchestrator.promotion_report import format_status
 from orchestrator.report import format_forecast, format_plan
 from orchestrator.resume import (
     StudyState,
@@ -179,14 +187,18 @@ def give_up(
         say(f"applications of trials may be left: {second}")
 
 
-def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:
+def promote(
+    config: StudyConfig,
+    version_number: int | None,
+    *,
+    allow_outage: bool = False,
+    dry_run: bool = False,
+) -> ExitStatus:
     """Promote a registered version, by default the challenger; bring a lost champion back."""
-    printer = _printer()
-    registry = compose.registry(config)
+    printer, registry = _printer(), compose.registry(config)
     name = config.tracking.registered_model
     if version_number is None:
-        version = registry.by_alias(name, CHALLENGER)
-        wanted = f"alias {CHALLENGER}"
+        version, wanted = registry.by_alias(name, CHALLENGER), f"alias {CHALLENGER}"
     else:
         version = registry.by_number(name, version_number)
         wanted = f"version {version_number}"
@@ -197,54 +209,88 @@ def promote(config: StudyConfig, version_number: int | None) -> ExitStatus:
         )  # fmt: skip
     prepared = prepare(config, models_must_exist=True)
     config = prepared.config
+    if dry_run:
+        tools = delivery(prepared, join_ray(config), registry, printer)
+        printer.lines(tools.decision(version, kind="promote", allow_outage=allow_outage))
+        return ExitStatus.DONE
     with one_study_at_a_time(config):
         start_serve(config)
         tools = delivery(prepared, join_ray(config), registry, printer)
-        tools.settle()
         champion = registry.by_alias(name, CHAMPION)
         if champion is not None and champion.version == version.version:
+            tools.settle()
             if tools.serves(version):
                 printer.say(f"version {version.version} is the champion and serves already")
             else:
                 tools.reapply(version)
             return ExitStatus.DONE
-        require_free_board(config)
-        tools.promote(version)
+        tools.promote(version, allow_outage=allow_outage)
     return ExitStatus.DONE
+
+
+def rollback(
+    config: StudyConfig, version_number: int | None, *, allow_outage: bool = False
+) -> ExitStatus:
+    """Go back to the version that served before, or to a named one that has served."""
+    printer, registry = _printer(), compose.registry(config)
+    prepared = prepare(config, models_must_exist=True)
+    config = prepared.config
+    with one_study_at_a_time(config):
+        start_serve(config)
+        tools = delivery(prepared, join_ray(config), registry, printer)
+        version = rollback_target(config, registry, tools.cut_off(), version_number)
+        if version is None:
+            tools.settle()
+            printer.say("the promotion that was cut off is undone; what served before serves")
+            return ExitStatus.DONE
+        tools.promote(version, kind="rollback", allow_outage=allow_outage)
+    return ExitStatus.DONE
+
+
+def rollback_target(
+    config: StudyConfig, registry: Registry, cut_off: Found | None, version_number: int | None
+) -> Version | None:
+    """Return where a rollback leads; None when undoing a promotion that was cut off is all.
+
+    Raises:
+        ConfigError: There is no such version, or it has never served.
+    """
+    name = config.tracking.registered_model
+    champion = registry.by_alias(name, CHAMPION)
+    if version_number is None and cut_off is not None:
+        is_undone = champion is None or champion.version != cut_off.record.version
+        if is_undone:
+            return cut_off.version if cut_off.record.kind == "rollback" else None
+    if version_number is None:
+        version, wanted = registry.by_alias(name, PREVIOUS), f"alias {PREVIOUS}"
+    else:
+        version = registry.by_number(name, version_number)
+        wanted = f"version {version_number}"
+    if version is None:
+        raise ConfigError(
+            "tracking.registered_model", f"'{name}' has no {wanted}",
+            "name one that has served: --to N; `status` shows what does",
+        )  # fmt: skip
+    if champion is not None and champion.version == version.version:
+        raise ConfigError(
+            "--to", f"version {version.version} is the champion", "name another version"
+        )
+    if SINCE_TAG not in version.tags and version.tags.get(STEP_TAG) != PromotionStep.RETIRED:
+        raise ConfigError(
+            "--to", f"version {version.version} has never served",
+            f"`promote --registered-version {version.version}` tries it first",
+        )  # fmt: skip
+    return version
 
 
 def status(config: StudyConfig) -> ExitStatus:
-    """Print what production serves, and on which evidence."""
-    registry = compose.registry(config)
-    name = config.tracking.registered_model
-    lines = []
-    for alias in (CHAMPION, CHALLENGER, PREVIOUS):
-        version = registry.by_alias(name, alias)
-        lines.append(f"{alias}: {'none' if version is None else describe(version)}")
+    """Print what production serves, since when and on which evidence."""
+    registry, name = compose.registry(config), config.tracking.registered_model
+    holders = {alias: registry.by_alias(name, alias) for alias in (CHAMPION, CHALLENGER, PREVIOUS)}
     cluster = join_ray(config)
     production = compose.production(config, cluster.dashboard_url)
-    state = production.state()
-    if state.router_status is None:
-        lines.append("production: nothing is declared")
-    else:
-        lines.append(f"production: {production.url} is {state.router_status}")
-        for app, engine_status in state.engines.items():
-            share = state.weights.get(app, 0.0)
-            lines.append(f"  {app}: {engine_status}, weight {share:g}")
-    _printer().lines(lines)
+    _printer().lines(format_status(holders, production.state(), production.url))
     return ExitStatus.DONE
-
-
-def describe(version: Version) -> str:
-    """Return one line about a registered version."""
-    tags = version.tags
-    return (
-        f"version {version.version} of {version.model_name}: "
-        f"{tags.get('specpilot.arm_label', '?')} on vLLM "
-        f"{tags.get('specpilot.engine_build', '?')}, study {tags.get(STUDY_TAG, '?')}, "
-        f"step times {tags.get('specpilot.step_time', '?')}: "
-        f"{tags.get('specpilot.claim', 'no claim recorded')}"
-    )
 
 
 def _printer() -> Printer:

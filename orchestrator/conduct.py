@@ -29,12 +29,12 @@ from orchestrator.core.race_state import RaceQuestion
 from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, promotable
 from orchestrator.core.wording import set_aside_sentences
-from orchestrator.delivery import Delivery
+from orchestrator.delivery import Delivery, promise_tags
 from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.events import Pace, Printer
 from orchestrator.ports import Registry, Tracker, Version
 from orchestrator.prepare import Prepared, premises
-from orchestrator.promote import CHALLENGER, CHAMPION
+from orchestrator.promotion_record import CHALLENGER, CHAMPION
 from orchestrator.report import (
     format_live_table,
     format_plan,
@@ -230,6 +230,8 @@ class Conduct:
             "specpilot.claim": claim or "".join(verdict.sentences[:1]),
             PREMISES_TAG: json.dumps(self.premises[winner.engine_build].to_dict()),
             **{f"specpilot.gate.{gate.name}": _gate_text(gate.passed) for gate in verdict.gates},
+            **{f"specpilot.gate_reason.{gate.name}": gate.reason[:4000] for gate in verdict.gates},
+            **promise_tags(config, winner, boots),
         }
         name = config.tracking.registered_model
         return self.registry.create_version(name, run_id, spec.to_dict(), tags)
@@ -245,9 +247,16 @@ class Conduct:
             self._restore()
             say(f"finished; version {version.version} waits as {CHALLENGER}: policy.promote=never")
             return False
+        if self.config.policy.approval == "manual":
+            self._restore()
+            say(
+                f"finished; version {version.version} waits as {CHALLENGER} for `promote`: "
+                "policy.approval=manual"
+            )
+            return False
         try:
             self.delivery.promote(version)
-        except PromotionError as error:
+        except (ConfigError, PromotionError) as error:
             say(f"not promoted: {error}")
             return False
         self.printer.left_s = None

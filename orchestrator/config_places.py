@@ -57,6 +57,20 @@ class PolicyConfig:
     """What must hold before production changes."""
 
     promote: Literal["auto", "never"] = "auto"
+    approval: Literal["auto", "manual"] = "auto"
+    """manual: a study leaves its winner waiting as challenger, and a person promotes it."""
+    allow_outage: bool = False
+    """Whether a promotion may end what serves first where no board is free beside it."""
+    canary_share: float = 0.1
+    """Of clients' requests, 0 to 1, that a challenger gets at first; 0 shifts all at once."""
+    canary_s: float = 60.0
+    canary_requests: int | None = None
+    """Clients' requests to the challenger at which the canary ends earlier; None does not."""
+    promise_confidence: float = 0.99
+    """Of the interval that a challenger is held to in production, 0 to 1. Wide, because a version
+    that is wrongly kept out costs a boot."""
+    promise_tolerance: float = 0.02
+    """Share of a step, 0 to 1, that the way through Serve may cost over the study's own."""
     replace_incomparable_champion: bool = False
     """Whether a champion on other premises (engine build, arguments, models) may be replaced
     although no arm of the study can be compared with it."""
@@ -78,6 +92,36 @@ class PolicyConfig:
             "policy.cell_tolerance",
             f"{self.cell_tolerance} is negative",
             "give a share such as 0.05",
+        )
+        require(
+            0 <= self.canary_share < 1,
+            "policy.canary_share",
+            f"{self.canary_share} is not 0 to below 1",
+            "give a share such as 0.1, or 0 for no canary",
+        )
+        require(
+            0 <= self.canary_s < math.inf,
+            "policy.canary_s",
+            f"{self.canary_s} is no time",
+            "give seconds",
+        )
+        require(
+            self.canary_requests is None or self.canary_requests >= 1,
+            "policy.canary_requests",
+            f"{self.canary_requests} is below 1",
+            "give a number of requests, or null for policy.canary_s alone",
+        )
+        require(
+            0.5 <= self.promise_confidence < 1,
+            "policy.promise_confidence",
+            f"{self.promise_confidence} is not 0.5 to below 1",
+            "give a share such as 0.99",
+        )
+        require(
+            0 <= self.promise_tolerance < 1,
+            "policy.promise_tolerance",
+            f"{self.promise_tolerance} is not 0 to below 1",
+            "give a share such as 0.02",
         )
 
 
@@ -119,6 +163,8 @@ class ProductionConfig:
     """Completions that a challenger must answer through the production path."""
     deadline_s: float = 1800.0
     """Longest wait for a challenger to serve."""
+    drain_s: float = 60.0
+    """Longest wait for the last answers of a version that is replaced."""
 
     def __post_init__(self) -> None:
         """Check what would only be found when everything else is done.
@@ -149,4 +195,10 @@ class ProductionConfig:
             "production.deadline_s",
             f"{self.deadline_s} is not above 0",
             "give the seconds that a challenger may take",
+        )
+        require(
+            0 <= self.drain_s < math.inf,
+            "production.drain_s",
+            f"{self.drain_s} is no time",
+            "give the seconds that answers may take to end",
         )

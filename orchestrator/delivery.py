@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
-from orchestrator.cluster import Cluster
+from orchestrator.cluster import Cluster, join_ray
+from orchestrator.config import StudyConfig
 from orchestrator.core.checks import Expectations
-from orchestrator.core.formulas import output_throughput
+from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.formulas import output_throughput, quantile
 from orchestrator.core.node_health import NodeNeeds
-from orchestrator.core.types import Cell
-from orchestrator.errors import PromotionError
+from orchestrator.core.promise import Promise, make_promise, promise_gate
+from orchestrator.core.takeover import Kind
+from orchestrator.core.types import Arm, Block, Boot, Cell
+from orchestrator.errors import ConfigError, PromotionError
 from orchestrator.events import Printer
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
 from orchestrator.ports import LoadRequest, Production, Registry, Version
 from orchestrator.prepare import Prepared
-from orchestrator.promote import CHAMPION, Promoter, PromotionSettings, app_name
+from orchestrator.production_stage import PromotionSettings, app_name
+from orchestrator.promote import Promoter
+from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, Found
+from orchestrator.promotion_report import format_decision
+from orchestrator.promotion_steps import Measurement
 
-THROUGHPUT_TAG = "specpilot.production_output_throughput"
+EVIDENCE_TAG = "specpilot.promise"
+"""The promise that production is held to, as JSON."""
+MEASURE_TRIES = 3
+"""Blocks through the production path until one is valid: in a study a lost block is one of many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +43,28 @@ class Delivery:
     production: Production
     printer: Printer
 
-    def promote(self, version: Version) -> None:
-        """Promote a version and measure it once more through the production path.
+    def promote(
+        self, version: Version, *, kind: Kind = "promote", allow_outage: bool = False
+    ) -> None:
+        """Promote a version, held to its promise on the way, or go on with its promotion.
 
         Raises:
+            ConfigError: It cannot begin; nothing was changed.
             PromotionError: Production is as it was before.
         """
-        done = self._promoter().promote(version, self._measure)
-        if done.verified_throughput is None:
-            return
-        self.registry.set_tag(
-            version.model_name, version.version, THROUGHPUT_TAG, f"{done.verified_throughput:.2f}"
+        if kind == "promote":
+            held_to(version)
+        done = self._promoter().promote(
+            version,
+            kind=kind,
+            measure=self._measure,
+            allow_outage=allow_outage or self.prepared.config.policy.allow_outage,
         )
-        self.printer.say(
-            f"through the production path: {done.verified_throughput:.1f} output tokens/s at "
-            f"{self._cell().streams} streams, wall speed of this machine"
-        )
+        if done.verified_throughput is not None:
+            self.printer.say(
+                f"through the production path: {done.verified_throughput:.1f} output tokens/s at "
+                f"{heaviest(self.prepared.config).streams} streams, wall speed of this machine"
+            )
 
     def reapply(self, champion: Version) -> None:
         """Declare the champion again, from the registry alone.
@@ -61,60 +80,71 @@ class Delivery:
         Raises:
             PromotionError: What it left does not end.
         """
-        name = self.prepared.config.tracking.registered_model
-        self._promoter().settle(name, self.registry.by_alias(name, CHAMPION))
+        self._promoter().settle(self.prepared.config.tracking.registered_model)
+
+    def cut_off(self) -> Found | None:
+        """Return a promotion that was killed and not yet gone on with."""
+        return self._promoter().cut_off(self.prepared.config.tracking.registered_model)
+
+    def decision(self, version: Version, *, kind: Kind, allow_outage: bool) -> list[str]:
+        """Return what a promotion would do and why, line by line; changes nothing."""
+        config, promoter = self.prepared.config, self._promoter()
+        policy = config.policy
+        champion = self.registry.by_alias(version.model_name, CHAMPION)
+        may_stop = allow_outage or policy.allow_outage
+        refused, outset = "", None
+        promise = read_promise(version)
+        try:
+            if kind == "promote":
+                held_to(version)
+            outset = promoter.preflight(version, champion, allow_outage=may_stop, wait_s=0.0)
+        except ConfigError as error:
+            refused = str(error)
+        return format_decision(
+            version,
+            champion=champion,
+            found=promoter.cut_off(version.model_name),
+            promise=promise,
+            mode=None if outset is None else outset.mode,
+            refused=refused,
+            outage=(promoter.outage_words(version, kind) if outset and outset.has_outage else None),
+            kind=kind,
+            settings={
+                "policy.promote": policy.promote,
+                "policy.approval": policy.approval,
+                "policy.allow_outage": may_stop,
+                "policy.canary_share": policy.canary_share,
+                "policy.canary_s": policy.canary_s,
+                "policy.canary_requests": policy.canary_requests,
+                "policy.promise_confidence": promise and promise.confidence,
+                "policy.promise_tolerance": policy.promise_tolerance,
+            },
+        )
 
     def serves(self, version: Version) -> bool:
         """Return whether production carries this version's traffic now."""
-        state = self.production.state()
-        app = app_name(self.prepared.config.production.name, version.version)
-        return (
-            state.router_status == "RUNNING"
-            and state.engines.get(app) == "RUNNING"
-            and state.weights.get(app, 0.0) > 0
-        )
+        return self._promoter().serves(version)
 
     def _promoter(self) -> Promoter:
         config = self.prepared.config
-        settings = PromotionSettings(
-            name=config.production.name,
-            deadline_s=config.production.deadline_s,
-            verify_requests=config.production.verify_requests,
-            verify_prompts=tuple(prompt.full_text for prompt in self.prepared.workload.prompts[:8]),
-            verify_max_tokens=min(32, config.load.max_tokens),
+        prompts = tuple(prompt.full_text for prompt in self.prepared.workload.prompts[:8])
+        return Promoter(
+            self.registry,
+            self.production,
+            SystemClock(),
+            promotion_settings(config, prompts),
+            self.printer.say,
+            lambda: join_ray(config).num_trial_nodes,
         )
-        return Promoter(self.registry, self.production, SystemClock(), settings, self.printer.say)
 
-    def _cell(self) -> Cell:
-        """Return the study's heaviest closed loop, else its first cell."""
-        cells = self.prepared.config.cells()
-        closed = [cell for cell in cells if not cell.is_open_loop]
-        return max(closed, key=lambda cell: (cell.streams, cell.temperature), default=cells[0])
+    def _measure(self, version: Version) -> Measurement:
+        """Measure one block through the production route and hold it against the promise.
 
-    def _measure(self) -> float:
-        """Return output tokens / s of one block through the production route."""
-        config = self.prepared.config
-        request = LoadRequest(
-            base_url=self.production.url,
-            model=config.engine.served_model_name,
-            cell=self._cell(),
-            seed=config.seed,
-        )
-        order = BlockOrder(
-            boot_id="production",
-            index=0,
-            request=request,
-            expected=Expectations(needs_counters=False, allows_cache=True),
-            ignores_eos=config.load.ignore_eos,
-        )
-        instruments = Instruments(
-            load=compose.load_client(config, self.prepared.workload),
-            # Production's counters are not read through its route, and its node may be another.
-            metrics_text=None,
-            node=None,
-            needs=NodeNeeds(),
-        )
-        block = measure_block(order, instruments).block
+        Raises:
+            PromotionError: The route does not carry the load.
+        """
+        promise, config = held_to(version), self.prepared.config
+        block = self._valid_block(version, promise)
         throughput = output_throughput(block.output_tokens, block.duration_s)
         if not block.is_valid or throughput is None:
             raise PromotionError(
@@ -125,7 +155,123 @@ class Delivery:
                 f"{block.num_failed} requests of the production route failed: "
                 f"{next(iter(block.errors))}"
             )
-        return throughput
+        gate = promise_gate(promise, block, promise_tolerance=config.policy.promise_tolerance)
+        return Measurement(throughput=throughput, gate=gate)
+
+    def _valid_block(self, version: Version, promise: Promise) -> Block:
+        """Return the first block that counts, else the last; what it came to is not looked at."""
+        for _ in range(MEASURE_TRIES - 1):
+            block = self._block(version, promise)
+            if block.is_valid or block.num_failed:
+                return block
+            self.printer.say(f"measuring again: {block.invalid_reason}")
+        return self._block(version, promise)
+
+    def _block(self, version: Version, promise: Promise) -> Block:
+        config = self.prepared.config
+        app = app_name(config.production.name, version.version)
+        request = LoadRequest(
+            base_url=self.production.url,
+            model=config.engine.served_model_name,
+            cell=promise.cell,
+            # Another one each time: a second measurement must not find its prompts in the cache.
+            seed=config.seed + round(SystemClock().utc_s()) % 2**30,
+            headers=self.production.pin(app),
+        )
+        order = BlockOrder(
+            boot_id="production",
+            index=0,
+            request=request,
+            expected=Expectations(arm=promise.arm, allows_cache=not config.load.salt),
+            ignores_eos=config.load.ignore_eos,
+        )
+        instruments = Instruments(
+            load=compose.load_client(config, self.prepared.workload),
+            metrics_text=lambda: self.production.metrics_text(app),
+            # Production's node may be another than this one.
+            node=None,
+            needs=NodeNeeds(),
+        )
+        return measure_block(order, instruments).block
+
+
+def heaviest(config: StudyConfig) -> Cell:
+    """Return the study's heaviest closed loop, else its first cell: the one that is promised."""
+    cells = config.cells()
+    closed = [cell for cell in cells if not cell.is_open_loop]
+    return max(closed, key=lambda cell: (cell.streams, cell.temperature), default=cells[0])
+
+
+def promise_tags(config: StudyConfig, arm: Arm, boots: Sequence[Boot]) -> dict[str, str]:
+    """Return what a version that is registered promises: the tags that a promotion reads."""
+    promise = make_promise(
+        arm,
+        boots,
+        cells=config.cells(),
+        cell=heaviest(config),
+        board=config.board(),
+        confidence=config.policy.promise_confidence,
+    )
+    times = [boot.facts.boot_time_s for boot in boots if boot.arm == arm and boot.facts is not None]
+    boot_s = quantile(times, 0.5)
+    return {
+        EVIDENCE_TAG: json.dumps(to_plain(promise)),
+        **({} if boot_s is None else {BOOT_TIME_TAG: f"{boot_s:.1f}"}),
+    }
+
+
+def read_promise(version: Version) -> Promise | None:
+    """Return the version's promise; None where it was registered without one.
+
+    Raises:
+        ConfigError: The tag was written by somebody else.
+    """
+    text = version.tags.get(EVIDENCE_TAG)
+    if text is None:
+        return None
+    try:
+        return from_plain(Promise, json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"version {version.version} of '{version.model_name}'",
+            f"its tag {EVIDENCE_TAG} is no promise: {error}",
+            "register it again by a study",
+        ) from error
+
+
+def held_to(version: Version) -> Promise:
+    """Return the promise that a promotion of the version is held to.
+
+    Raises:
+        ConfigError: There is none, or none that anything can be held against.
+    """
+    promise = read_promise(version)
+    missing = "it was registered without a promise" if promise is None else promise.missing
+    if promise is None or missing is not None:
+        raise ConfigError(
+            f"version {version.version} of '{version.model_name}'",
+            f"production cannot be held to its study: {missing}",
+            "register it by a study with more boots; what has served before comes back by "
+            "`rollback --to`",
+        )
+    return promise
+
+
+def promotion_settings(config: StudyConfig, prompts: Sequence[str]) -> PromotionSettings:
+    """Return how the study's promotions proceed."""
+    policy, production, load = config.policy, config.production, config.load
+    return PromotionSettings(
+        name=production.name,
+        deadline_s=production.deadline_s,
+        verify_requests=production.verify_requests,
+        verify_prompts=tuple(prompts),
+        verify_max_tokens=min(32, load.max_tokens),
+        canary_share=policy.canary_share,
+        canary_s=policy.canary_s,
+        canary_requests=policy.canary_requests,
+        drain_s=production.drain_s,
+        measure_s=1.5 * load.block_s,
+    )
 
 
 def delivery(

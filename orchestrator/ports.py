@@ -7,7 +7,7 @@ tracker and the registry pass the same contract tests on both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.core.node_state import NodeState
@@ -24,6 +24,10 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
+        ...
+
+    def utc_s(self) -> float:
+        """Return seconds since 1970, which another process can read; it may jump."""
         ...
 
 
@@ -84,6 +88,8 @@ class LoadRequest:
     cell: Cell
     seed: int
     """Chooses the prompt order and request seeds; the same for all arms, so that blocks pair."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request."""
 
 
 Observe = Callable[[Moment], None]
@@ -226,6 +232,17 @@ class ProductionState:
     """Serve's message by application that is not healthy."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What became of clients' requests at one engine application, since the router started."""
+
+    answered: int = 0
+    failed: int = 0
+    """Not taken, answered 500 or above, or broken off by the engine."""
+    under_way: int = 0
+    """Requests that it is answering now, pinned ones too."""
+
+
 class Production(Protocol):
     """The declared Serve applications: a router in front of one engine application a version."""
 
@@ -256,6 +273,34 @@ class Production(Protocol):
 
         Raises:
             TransientError: No answer, or one that is not a completion.
+        """
+        ...
+
+    def pin(self, app: str) -> Mapping[str, str]:
+        """Return the headers by which a request reaches this engine application and no other."""
+        ...
+
+    def served(self) -> Mapping[str, Served]:
+        """Return what the router counts, by engine application; one without requests is absent.
+
+        Raises:
+            TransientError: The router does not answer.
+        """
+        ...
+
+    def boot_id(self, app: str) -> str:
+        """Return the identity of the engine's boot; another one means that it was restarted.
+
+        Raises:
+            TransientError: The engine does not answer.
+        """
+        ...
+
+    def metrics_text(self, app: str) -> str:
+        """Return the engine's Prometheus exposition.
+
+        Raises:
+            TransientError: The engine does not answer.
         """
         ...
 

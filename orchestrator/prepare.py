@@ -32,6 +32,12 @@ SAMPLED = (
 
 _NEUTRAL_LOAD = LoadConfig(workload="")
 
+DELIVERY_KEYS = (
+    *("approval", "allow_outage", "canary_share", "canary_s", "canary_requests"),
+    *("promise_confidence", "promise_tolerance"),
+)
+"""Of the policy: what happens when the question is answered."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -274,10 +280,15 @@ def _draft_facts(
 
 
 def identity(config: StudyConfig) -> dict[str, Any]:
-    """Return what makes a study the same study: no paths, hosts or places to store results."""
+    """Return what makes a study the same study.
+
+    No paths, hosts or places to store results, and not how its winner is brought in.
+    """
     plain = config_to_dict(config)
     for section in ("tracking", "production"):
         plain.pop(section)
+    for key in DELIVERY_KEYS:
+        plain["policy"].pop(key)
     plain["target"] = plain["draft"] = None
     plain["engine"].pop("python")
     others = [{**build, "python": None} for build in plain["engine"].pop("builds")]

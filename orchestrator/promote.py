@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from orchestrator.core.promotion import PromotionStep
+from orchestrator.core.takeover import Kind, Mode, PromotionStep, recovery
 from orchestrator.errors import ConfigError, OrchestratorError, PromotionError
 from orchestrator.events import Emit
-from orchestrator.ports import Clock, Production, ProductionState, Registry, Version
-
-CHAMPION = "champion"
-CHALLENGER = "challenger"
-PREVIOUS = "previous"
-STEP_TAG = "specpilot.promotion_step"
-FAILED_STEP = "failed"
-POLL_S = 1.0
-
-_ALIASES = (CHAMPION, CHALLENGER, PREVIOUS)
-_NOT_YET = frozenset(
-    {
-        PromotionStep.CHALLENGER,
-        PromotionStep.BOOTED,
-        PromotionStep.VERIFIED,
-        PromotionStep.SHIFTED,
-        FAILED_STEP,
-    }
+from orchestrator.ports import Clock, Production, Registry, Version
+from orchestrator.production_stage import POLL_S, PromotionSettings, Stage
+from orchestrator.promotion_record import (
+    BOOT_TIME_TAG,
+    CHAMPION,
+    PROMISE_TAG,
+    STEP_TAG,
+    Found,
+    PromotionRecord,
 )
-"""Last step of a version whose promotion was cut off, or undone in part, before its end."""
-_NOT_ALONE = frozenset({PromotionStep.SHIFTED, PromotionStep.ALIASED})
-"""Last step of a champion whose promotion was cut off before the old engine was ended."""
-_FAILED_STATES = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
+from orchestrator.promotion_steps import Act, Measure, Steps
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromotionSettings:
-    """How a promotion proceeds."""
-
-    name: str
-    """Prefix of the production applications."""
-    deadline_s: float
-    verify_requests: int
-    verify_prompts: tuple[str, ...]
-    verify_max_tokens: int
+BOARD_WAIT_S = 60.0
+"""Longest wait for a board: one that a trial has just left takes Ray a moment to count as free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +32,31 @@ class Promoted:
     version: int
     previous: int | None
     verified_throughput: float | None
-    """Output tokens per second of the verification, measured through the production route."""
+    """Output tokens / s through the production path; None where nothing was measured."""
+    outage_s: float | None = None
+    """How long clients were answered 503; None where they were not."""
 
 
-def app_name(prefix: str, version: int) -> str:
-    """Return the engine application of a version."""
-    return f"{prefix}-v{version}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outset:
+    """How a promotion would begin."""
+
+    mode: Mode
+    is_served: bool
+    """Whether the champion answers clients now."""
+
+    @property
+    def has_outage(self) -> bool:
+        """Whether clients who are answered now will not be for a while."""
+        return self.mode == "swap" and self.is_served
 
 
 class Promoter:
-    """Runs one promotion; the last step that was done stands on the version."""
+    """Runs promotions: each step is recorded when it is done, and a cut-off one is gone on with.
+
+    Args:
+        free_boards: Counts the boards that a production engine could take now.
+    """
 
     def __init__(
         self,
@@ -70,47 +65,110 @@ class Promoter:
         clock: Clock,
         settings: PromotionSettings,
         emit: Emit,
+        free_boards: Callable[[], int],
     ) -> None:
         self._registry = registry
-        self._production = production
         self._clock = clock
-        self._settings = settings
         self._emit = emit
+        self._free_boards = free_boards
+        self._settings = settings
+        self._stage = Stage(production, clock, settings, emit)
+        self._steps = Steps(self._stage, clock, settings, emit)
 
     def promote(
-        self, version: Version, measure: Callable[[], float | None] | None = None
+        self,
+        version: Version,
+        *,
+        kind: Kind = "promote",
+        measure: Measure | None = None,
+        allow_outage: bool = False,
     ) -> Promoted:
         """Make the version the champion, or leave everything as it was.
 
+        One that was cut off is gone on with after its last step.
+
         Args:
             version: The registered challenger.
-            measure: Measures output tokens per second through the production route once the
-                version serves there alone; None measures nothing.
+            kind: A rollback is neither measured nor given a canary: it has served before.
+            measure: None measures nothing.
+            allow_outage: Whether the old engine may be ended first where no board is free.
 
         Raises:
-            PromotionError: The challenger did not serve or did not pass its verification.
+            ConfigError: It cannot begin; nothing was changed.
+            PromotionError: It began and failed; production serves the old version.
         """
-        registry, name = self._registry, version.model_name
-        before = {alias: registry.by_alias(name, alias) for alias in _ALIASES}
-        champion = before[CHAMPION]
-        if champion is not None and champion.version == version.version:
-            raise PromotionError(f"version {version.version} of {name} is the champion already")
-        try:
-            throughput = self._take_over(version, champion, measure)
-            if champion is not None:
-                registry.set_alias(name, PREVIOUS, champion.version)
-            registry.set_alias(name, CHAMPION, version.version)
-        except BaseException as error:
-            # Whatever ends it, an interrupt too: production goes back to what it was.
-            left = self._undo(version, before)
-            if not isinstance(error, Exception):
-                raise
-            raise PromotionError(f"version {version.version} of {name}: {error}{left}") from error
-        self._retire(version)
-        return Promoted(
-            version=version.version,
-            previous=None if champion is None else champion.version,
-            verified_throughput=throughput,
+        book = self._book(version.model_name)
+        found = book.open(self._numbers())
+        if found is not None and self._goes_on(found, version, kind):
+            self._emit(f"version {version.version}: going on after '{found.step.value}'")
+            record, done = found.record, found.step
+        else:
+            self.settle(version.model_name)
+            champion = book.holder(CHAMPION)
+            if champion is not None and champion.version == version.version:
+                raise PromotionError(
+                    f"version {version.version} of {version.model_name} is the champion already"
+                )
+            outset = self.preflight(version, champion, allow_outage=allow_outage)
+            if outset.has_outage:
+                self._emit(self.outage_words(version, kind))
+            record = book.draft(
+                version, kind=kind, mode=outset.mode, champion_served=outset.is_served
+            )
+            done = None
+        old = None if record.champion is None else book.version(record.champion)
+        return self._perform(
+            Act(book=book, record=record, version=version, old=old, measure=measure), done
+        )
+
+    def preflight(
+        self,
+        version: Version,
+        champion: Version | None,
+        *,
+        allow_outage: bool,
+        wait_s: float = BOARD_WAIT_S,
+    ) -> Outset:
+        """Return how the version would take over; reads only.
+
+        Args:
+            version: The challenger.
+            champion: What production serves by the registry's word.
+            allow_outage: Whether clients may be left without answers for a while.
+            wait_s: Longest wait for a board.
+
+        Raises:
+            ConfigError: It may not, or cannot.
+        """
+        is_served = champion is not None and self._stage.serves(champion)
+        failed = [
+            tag.removeprefix("specpilot.gate.")
+            for tag, text in version.tags.items()
+            if tag.startswith("specpilot.gate.") and tag != PROMISE_TAG and text == "failed"
+        ]
+        if failed:
+            raise ConfigError(
+                f"version {version.version} of '{version.model_name}'",
+                f"its study's gate {', '.join(failed)} failed",
+                "promote a version that passed",
+            )
+        is_held = not is_served and bool(self._stage.apps())
+        has_board = self._has_board(0.0 if is_held else wait_s)
+        if champion is None and has_board:
+            return Outset(mode="beside", is_served=False)
+        # What is declared and answers nobody is ended first: nothing is lost, and it holds a board.
+        if not is_served and (has_board or is_held):
+            return Outset(mode="swap", is_served=False)
+        if not is_served:
+            raise ConfigError(
+                "node.engine_token", "no board is free", "wait for what holds it, or stop that"
+            )
+        if has_board or allow_outage:
+            return Outset(mode="beside" if has_board else "swap", is_served=True)
+        raise ConfigError(
+            "node.engine_token",
+            "no board is free beside the one that serves",
+            "free one, or accept an outage: --allow-outage, or policy.allow_outage=true",
         )
 
     def reapply(self, champion: Version) -> None:
@@ -119,156 +177,163 @@ class Promoter:
         Raises:
             PromotionError: It does not come up or does not answer.
         """
-        app = app_name(self._settings.name, champion.version)
         self._emit(f"bringing version {champion.version} back")
         try:
-            self._declare_alone(champion)
-            self._wait_up(app)
-            self._verify(None)
+            self._stage.declare_alone(champion)
+            self._stage.wait_up(champion)
+            self._stage.verify(None)
         except Exception as error:  # whatever it was, the champion does not serve
             raise PromotionError(
                 f"version {champion.version} of {champion.model_name}: {error}"
             ) from error
         self._emit(f"version {champion.version} serves again")
 
-    def settle(self, model_name: str, champion: Version | None) -> None:
-        """Put production back to the champion alone after a promotion that was killed.
-
-        What the killed one left is told by its recorded steps.
+    def settle(self, model_name: str) -> None:
+        """End a promotion that was cut off: go back, or on where its version is the champion.
 
         Raises:
             ConfigError: Production serves what this registered model has never promoted.
-            PromotionError: The engine that was left does not end.
+            PromotionError: Production cannot be put right.
         """
-        own = set(self._engines(champion))
-        others = set(self._production.state().engines) - own
-        cut = [version for app in sorted(others) for version in self._cut_off(model_name, app)]
-        is_alone = champion is None or champion.tags.get(STEP_TAG) not in _NOT_ALONE
-        if not others:
+        book = self._book(model_name)
+        found = book.open(self._numbers())
+        champion = book.holder(CHAMPION)
+        known = {None if champion is None else champion.version}
+        if found is not None:
+            known |= {found.record.version, found.record.champion}
+        self._require_own(book, known)
+        if found is not None:
+            self._recover(book, found, champion)
+        own = set() if champion is None else {self._stage.app(champion.version)}
+        if others := self._stage.apps() - own:
+            self._emit(f"ending {', '.join(sorted(others))}, which an earlier promotion left")
+            self._stage.declare_alone(champion)
+            self._stage.wait_gone(champion)
+
+    def serves(self, version: Version) -> bool:
+        """Return whether production carries this version's traffic now."""
+        return self._stage.serves(version)
+
+    def cut_off(self, model_name: str) -> Found | None:
+        """Return the promotion that has not ended."""
+        return self._book(model_name).open(self._numbers())
+
+    def outage_words(self, version: Version, kind: Kind) -> str:
+        """Return how long clients will be without answers if the version swaps in."""
+        boot_s = version.tags.get(BOOT_TIME_TAG)
+        if boot_s is None:
+            return "an outage of unknown length: no boot of this version was timed"
+        measure_s = self._settings.measure_s if kind == "promote" else 0.0
+        total_s = float(boot_s) + measure_s
+        return (
+            f"expected outage: {total_s:.0f} s, {float(boot_s):.0f} s of it the version's boot as "
+            f"its study timed it and {measure_s:.0f} s its measurement, after up to "
+            f"{self._settings.drain_s:g} s in which only running answers are finished; if it "
+            "fails, once more the boot of what serves now"
+        )
+
+    def _recover(self, book: PromotionRecord, found: Found, champion: Version | None) -> None:
+        record, step = found.record, found.step
+        needs = recovery(record, step, None if champion is None else champion.version)
+        if needs == "forget":
+            book.forget(record, f"cut off after '{step.value}'; another version was promoted since")
             return
-        if not cut and is_alone:
+        act = Act(book=book, record=record, version=found.version, old=champion, measure=None)
+        if needs == "finish":
+            self._emit(f"version {record.version} is the champion; ending what was before it")
+            self._steps.crowned(act)
+            return
+        self._emit(f"the {record.noun} of version {record.version} was cut off; going back")
+        left = self._steps.go_back(act, f"cut off after '{step.value}'")
+        if left:
+            raise PromotionError(f"version {record.version} of {found.version.model_name}{left}")
+
+    def _perform(self, act: Act, done: PromotionStep | None) -> Promoted:
+        version = act.version
+        try:
+            if done is None:
+                act.book.begin(act.record)
+                done = PromotionStep.CHALLENGER
+            else:
+                self._steps.restage(act, done)
+            for step in act.record.steps_after(done):
+                if step is PromotionStep.ALIASED:
+                    break
+                self._steps.do(act, step)
+                act.book.done(act.record, step)
+            act.book.crown(act.record)
+        except BaseException as error:
+            # Whatever ends it, an interrupt too: production goes back to what it was.
+            if not self._is_champion(act):
+                left = self._steps.go_back(act, str(error) or type(error).__name__)
+                if not isinstance(error, Exception):
+                    raise
+                name = version.model_name
+                raise PromotionError(
+                    f"version {version.version} of {name}: {error}{left}"
+                ) from error
+            if not isinstance(error, Exception):
+                raise
+        try:
+            self._steps.crowned(act)
+        except OrchestratorError as error:
+            self._emit(f"version {version.version} serves, but what was before it is left: {error}")
+        return Promoted(
+            version=version.version,
+            previous=act.record.champion,
+            verified_throughput=act.throughput,
+            outage_s=act.outage_s,
+        )
+
+    def _goes_on(self, found: Found, version: Version, kind: Kind) -> bool:
+        champion = self._book(version.model_name).holder(CHAMPION)
+        number = None if champion is None else champion.version
+        return (
+            found.record.version == version.version
+            and found.record.kind == kind
+            and recovery(found.record, found.step, number) == "back"
+        )
+
+    def _is_champion(self, act: Act) -> bool:
+        with contextlib.suppress(OrchestratorError):
+            champion = act.book.holder(CHAMPION)
+            return champion is not None and champion.version == act.record.version
+        return False
+
+    def _has_board(self, wait_s: float) -> bool:
+        deadline = self._clock.monotonic() + wait_s
+        while self._free_boards() < 1:
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(POLL_S)
+        return True
+
+    def _require_own(self, book: PromotionRecord, known: Collection[int | None]) -> None:
+        """Check that production holds nothing but versions that this model has promoted."""
+        numbers = {app: self._stage.number(app) for app in self._stage.apps()}
+        unknown = [
+            app
+            for app, number in numbers.items()
+            if number is None or (number not in known and not _is_left(book.version(number)))
+        ]
+        if unknown:
             raise ConfigError(
                 "production.name",
-                f"'{self._settings.name}' serves {', '.join(sorted(others))}, which is no version "
-                f"that '{model_name}' has promoted",
+                f"'{self._settings.name}' serves {', '.join(sorted(unknown))}, which is no version "
+                f"that '{book.model_name}' has promoted",
                 "name the registered_model that it belongs to, or another production.name and "
                 "production.route",
             )
-        self._emit(f"a promotion was cut off; ending {', '.join(sorted(others))}")
-        engines = self._engines(champion)
-        self._production.declare(engines, dict.fromkeys(engines, 1.0))
-        deadline = self._clock.monotonic() + self._settings.deadline_s
-        while left := set(self._production.state().engines) - own:
-            if self._clock.monotonic() > deadline:
-                raise PromotionError(
-                    f"{', '.join(sorted(left))} did not end in {self._settings.deadline_s:g} s"
-                )
-            self._clock.sleep(POLL_S)
-        for version in cut:
-            self._registry.set_tag(model_name, version.version, STEP_TAG, FAILED_STEP)
-        if champion is not None and not is_alone:
-            self._registry.set_tag(
-                model_name, champion.version, STEP_TAG, PromotionStep.RETIRED.value
-            )
 
-    def _cut_off(self, model_name: str, app: str) -> list[Version]:
-        """Return the version of an application if its promotion was cut off."""
-        number = app.removeprefix(app_name(self._settings.name, 0).removesuffix("0"))
-        version = self._registry.by_number(model_name, int(number)) if number.isdigit() else None
-        return [version] if version is not None and version.tags.get(STEP_TAG) in _NOT_YET else []
+    def _numbers(self) -> list[int]:
+        numbers = [self._stage.number(app) for app in sorted(self._stage.apps())]
+        return [number for number in numbers if number is not None]
 
-    def _take_over(
-        self,
-        version: Version,
-        champion: Version | None,
-        measure: Callable[[], float | None] | None,
-    ) -> float | None:
-        registry, name = self._registry, version.model_name
-        old = self._engines(champion)
-        app = app_name(self._settings.name, version.version)
-        engines = {**old, app: version.config}
-        registry.set_alias(name, CHALLENGER, version.version)
-        self._done(version, PromotionStep.CHALLENGER, "booting it beside what serves now")
-        self._production.declare(engines, dict.fromkeys(old, 1.0))
-        self._wait_up(app)
-        self._done(version, PromotionStep.BOOTED, "verifying it through the production path")
-        self._verify(app)
-        self._done(version, PromotionStep.VERIFIED, "shifting all traffic to it")
-        self._production.declare(engines, {app: 1.0})
-        self._wait_up(app)
-        self._verify(None)
-        self._done(version, PromotionStep.SHIFTED, "measuring it under load, as clients see it")
-        return measure() if measure is not None else None
-
-    def _engines(self, champion: Version | None) -> dict[str, Mapping[str, object]]:
-        if champion is None:
-            return {}
-        return {app_name(self._settings.name, champion.version): champion.config}
-
-    def _declare_alone(self, version: Version) -> None:
-        app = app_name(self._settings.name, version.version)
-        self._production.declare({app: version.config}, {app: 1.0})
-
-    def _done(self, version: Version, step: PromotionStep, text: str) -> None:
-        self._registry.set_tag(version.model_name, version.version, STEP_TAG, step.value)
-        self._emit(f"promotion of version {version.version}: {text}")
-
-    def _wait_up(self, app: str) -> None:
-        deadline = self._clock.monotonic() + self._settings.deadline_s
-        while True:
-            state = self._production.state()
-            status = state.engines.get(app)
-            if status in _FAILED_STATES:
-                raise PromotionError(f"{app} did not start: {_reason(state, app)}")
-            if status == "RUNNING" and state.router_status == "RUNNING":
-                return
-            if self._clock.monotonic() > deadline:
-                raise PromotionError(
-                    f"{app} is {status or 'not there'} after {self._settings.deadline_s:g} s "
-                    f"(production.deadline_s): {_reason(state, app)}"
-                )
-            self._clock.sleep(POLL_S)
-
-    def _verify(self, app: str | None) -> None:
-        settings = self._settings
-        for index in range(settings.verify_requests):
-            prompt = settings.verify_prompts[index % len(settings.verify_prompts)]
-            answer = self._production.complete(prompt, settings.verify_max_tokens, app)
-            if not answer.get("text") or not answer.get("output_tokens"):
-                raise PromotionError(f"answer {index + 1} of the verification was empty")
-
-    def _retire(self, version: Version) -> None:
-        """End what served before; the version is the champion whatever comes of this."""
-        try:
-            self._registry.delete_alias(version.model_name, CHALLENGER)
-            self._done(version, PromotionStep.ALIASED, "it is the champion")
-            self._declare_alone(version)
-            self._done(version, PromotionStep.RETIRED, "it serves alone")
-        except OrchestratorError as error:
-            self._emit(f"version {version.version} serves, but what was before it is left: {error}")
-
-    def _undo(self, version: Version, before: Mapping[str, Version | None]) -> str:
-        """Put production back, then the aliases; return in words what could not be put back."""
-        self._emit(f"promotion of version {version.version} failed; putting production back")
-        registry, name = self._registry, version.model_name
-        old, left = self._engines(before[CHAMPION]), ""
-        try:
-            self._production.declare(old, dict.fromkeys(old, 1.0))
-        except OrchestratorError as error:
-            left = f"; production could not be put back: {error}"
-        try:
-            for alias, holder in before.items():
-                if holder is None:
-                    registry.delete_alias(name, alias)
-                else:
-                    registry.set_alias(name, alias, holder.version)
-            registry.set_tag(name, version.version, STEP_TAG, FAILED_STEP)
-        except OrchestratorError as error:
-            left += f"; the registry could not be put back: {error}"
-        if left:
-            self._emit(left.removeprefix("; "))
-        return left
+    def _book(self, model_name: str) -> PromotionRecord:
+        return PromotionRecord(self._registry, self._clock, model_name)
 
 
-def _reason(state: ProductionState, app: str) -> str:
-    return state.messages.get(app, "Serve gives no reason").strip()[-1500:]
+def _is_left(version: Version | None) -> bool:
+    """Return whether the version's last promotion failed, or ended before its end."""
+    ended = (None, PromotionStep.ALIASED, PromotionStep.RETIRED)
+    return version is not None and version.tags.get(STEP_TAG) not in ended

@@ -15,3 +15,7 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """Wait; a negative time is none."""
         time.sleep(max(0.0, seconds))
+
+    def utc_s(self) -> float:
+        """Return seconds since 1970."""
+        return time.time()

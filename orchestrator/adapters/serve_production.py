@@ -9,14 +9,19 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 
+import ray
+from ray import serve
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+from ray.serve.exceptions import RayServeException
 
 from orchestrator.errors import ConfigError, TransientError
-from orchestrator.ports import ProductionState
+from orchestrator.ports import ProductionState, Served
 from serve_apps.apps import engine_entry, router_entry
 from serve_apps.router.policy import APP_HEADER
 
 CALL_TIMEOUT_S = 120.0
+ASK_TIMEOUT_S = 30.0
+"""Of a question to a running application that needs no engine step."""
 
 
 class ServeProduction:
@@ -118,6 +123,31 @@ class ServeProduction:
             raise TransientError(f"production answers {error.code}: {detail}") from error
         except (OSError, HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
             raise TransientError(f"no completion from production: {error!r}") from error
+
+    def pin(self, app: str) -> Mapping[str, str]:
+        """Return the header by which the router sends a request to this engine."""
+        return {APP_HEADER: app}
+
+    def served(self) -> Mapping[str, Served]:
+        """Return the counts of the router's replica; there is one, so they are all."""
+        counts: dict[str, dict[str, int]] = self._ask(self._name, "counts")
+        return {app: Served(**numbers) for app, numbers in counts.items()}
+
+    def boot_id(self, app: str) -> str:
+        """Return the identity of the engine's boot."""
+        return str(self._ask(app, "boot_id"))
+
+    def metrics_text(self, app: str) -> str:
+        """Return the engine's exposition, read where it runs."""
+        return str(self._ask(app, "metrics_text"))
+
+    def _ask(self, app: str, method: str) -> Any:
+        """Call a method of an application's only replica; this process has joined Ray."""
+        try:
+            handle = serve.get_app_handle(app)
+            return getattr(handle, method).remote().result(timeout_s=ASK_TIMEOUT_S)
+        except (RayServeException, ray.exceptions.RayError, TimeoutError) as error:
+            raise TransientError(f"{app} does not answer: {error}") from error
 
     def _client(self) -> ServeSubmissionClient:
         try:

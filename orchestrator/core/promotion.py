@@ -1,11 +1,10 @@
-"""The gates on the way to production, each a pure function, and the order of a promotion."""
+"""The gates on the way to production, each a pure function."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.space import CAPABILITIES, not_in_force
@@ -231,14 +230,3 @@ def _with_examples(reason: str, blocks: Sequence[Block]) -> str:
     if not invalid:
         return reason
     return f"{reason}; for example {invalid[0].cell.key}: {invalid[0].invalid_reason}"
-
-
-class PromotionStep(StrEnum):
-    """The steps of a promotion that are done and recorded, in order."""
-
-    CHALLENGER = "challenger"
-    BOOTED = "booted"
-    VERIFIED = "verified"
-    SHIFTED = "shifted"
-    ALIASED = "aliased"
-    RETIRED = "retired"

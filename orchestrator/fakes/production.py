@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from orchestrator.errors import ConfigError, TransientError
-from orchestrator.ports import ProductionState
+from orchestrator.ports import ProductionState, Served
 
 DEPLOYING = "DEPLOYING"
 RUNNING = "RUNNING"
 DEPLOY_FAILED = "DEPLOY_FAILED"
+UNHEALTHY = "UNHEALTHY"
 
 
 class FakeProduction:
@@ -38,8 +39,17 @@ class FakeProduction:
         self._polls: dict[str, int] = {}
         self._weights: dict[str, float] = {}
         self._credit: dict[str, float] = {}
+        self._boots: dict[str, int] = {}
+        self._dead: dict[str, int] = {}
+        """Looks at the state until Serve has started a dead engine again."""
+        self._served: dict[str, Served] = {}
         self.declarations: list[tuple[tuple[str, ...], dict[str, float]]] = []
         """Every accepted declaration: names and weights, oldest first."""
+
+    @property
+    def num_free(self) -> int:
+        """Boards that no engine holds."""
+        return max(0, self._capacity - len(self._engines))
 
     @property
     def url(self) -> str:
@@ -50,6 +60,10 @@ class FakeProduction:
         """Read what is declared; each call brings deploying engines nearer to running."""
         for name in self._engines:
             self._polls[name] += 1
+            if name in self._dead:
+                self._dead[name] -= 1
+                if self._dead[name] < 0:
+                    self._start(name)
         statuses = {name: self._status(name) for name in self._engines}
         return ProductionState(
             weights=dict(self._weights),
@@ -80,7 +94,7 @@ class FakeProduction:
             raise ConfigError("production", f"weights {dict(weights)}", "give one above 0")
         for name, spec in engines.items():
             if self._engines.get(name) != spec:
-                self._polls[name] = 0
+                self._start(name)
         self._engines = {name: dict(spec) for name, spec in engines.items()}
         self._polls = {name: self._polls[name] for name in engines}
         self._weights = dict(weights)
@@ -95,9 +109,15 @@ class FakeProduction:
         """
         name = app if app is not None else self._next_app()
         if name is None or name not in self._engines or self._status(name) != RUNNING:
-            raise TransientError(f"no engine answers for '{name}'")
+            self._count(name, app, failed=True)
+            if app is None and (other := self._running()) is not None:
+                name = other  # the router passes over what is not there
+            else:
+                raise TransientError(f"no engine answers for '{name}'")
         if self._is_broken(self._engines[name]):
+            self._count(name, app, failed=True)
             raise TransientError(f"'{name}' answered no completion")
+        self._count(name, app, failed=False)
         tokens = max(1, max_tokens)
         return {
             "text": f"{prompt} and so on",
@@ -105,6 +125,60 @@ class FakeProduction:
             "output_tokens": tokens,
             "system_fingerprint": name,
         }
+
+    def pin(self, app: str) -> Mapping[str, str]:
+        """Return the headers that name an engine."""
+        return {"x-app": app}
+
+    def served(self) -> Mapping[str, Served]:
+        """Return what became of the completions that were not pinned."""
+        return dict(self._served)
+
+    def boot_id(self, app: str) -> str:
+        """Return a name for each start of the engine.
+
+        Raises:
+            TransientError: It is not up.
+        """
+        self._require_up(app)
+        return f"{app}-boot-{self._boots[app]}"
+
+    def metrics_text(self, app: str) -> str:
+        """Return an exposition without series.
+
+        Raises:
+            TransientError: It is not up.
+        """
+        self._require_up(app)
+        return ""
+
+    def die(self, app: str) -> None:
+        """Let an engine die; after a few looks it is starting again, as Serve sees to."""
+        self._dead[app] = 3
+
+    def restart(self, app: str) -> None:
+        """Let an engine be another boot, without a word."""
+        self._boots[app] += 1
+
+    def _start(self, name: str) -> None:
+        self._polls[name] = 0
+        self._boots[name] = self._boots.get(name, 0) + 1
+        self._dead.pop(name, None)
+
+    def _count(self, name: str | None, app: str | None, *, failed: bool) -> None:
+        if app is None and name is not None:
+            old = self._served.get(name, Served())
+            self._served[name] = Served(
+                answered=old.answered + (not failed), failed=old.failed + failed
+            )
+
+    def _running(self) -> str | None:
+        names = (name for name, weight in self._weights.items() if weight > 0)
+        return next((name for name in names if self._status(name) == RUNNING), None)
+
+    def _require_up(self, app: str) -> None:
+        if app not in self._engines or self._status(app) != RUNNING:
+            raise TransientError(f"no engine answers for '{app}'")
 
     def _next_app(self) -> str | None:
         """Return the application whose share is most behind: smooth weighted round robin."""
@@ -117,6 +191,8 @@ class FakeProduction:
         return best
 
     def _status(self, name: str) -> str:
+        if name in self._dead:
+            return UNHEALTHY
         position = list(self._engines).index(name)
         if position >= self._capacity or self._polls[name] < self._polls_to_start:
             return DEPLOYING

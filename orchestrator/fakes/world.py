@@ -9,6 +9,8 @@ from orchestrator.core.node_state import NodeState
 
 GIB = 2**30
 
+_EPOCH_S = 1767225600.0
+
 
 class FakeClock:
     """Virtual time: sleeping moves it and takes none; implements ``ports.Clock``."""
@@ -26,6 +28,10 @@ class FakeClock:
         """Move the time on; a negative time is none."""
         with self._lock:
             self._now_s += max(0.0, seconds)
+
+    def utc_s(self) -> float:
+        """Return the virtual seconds after the start of 2026."""
+        return _EPOCH_S + self.monotonic()
 
 
 def fake_node_state(node_id: str = "node-0", *, kind: str = "fake") -> NodeState:

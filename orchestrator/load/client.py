@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -45,6 +45,7 @@ class SseClient:
         origin_s: Moment on ``clock`` that ``started_s`` of the records counts from.
         stall_timeout_s: Longest time without a byte.
         api_key: Sent as a bearer token; None sends none.
+        headers: Sent with every request.
 
     Raises:
         ConfigError: The address is none of HTTP, or the key cannot be sent.
@@ -59,6 +60,7 @@ class SseClient:
         origin_s: float,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise ConfigError("url", f"{base_url!r} is no address", "write http://host:port/v1")
@@ -68,7 +70,7 @@ class SseClient:
         self._clock = clock
         self._origin_s = origin_s
         # A proxy that compresses would also collect chunks.
-        self._headers = {"Accept-Encoding": "identity"}
+        self._headers = {"Accept-Encoding": "identity", **(headers or {})}
         self._api_key = api_key
         if api_key is not None:
             check_api_key(api_key, "api_key")

@@ -93,6 +93,7 @@ class HttpLoad:
             clock=self._clock,
             origin_s=origin_s,
             api_key=self._api_key,
+            headers=request.headers,
         )
 
     async def _warm_up(self, client: SseClient, calls: CallSequence) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Mapping
@@ -21,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from serve_apps.engine.errors import EngineError
+from serve_apps.router.counts import Counts
 from serve_apps.router.policy import (
     APP_HEADER,
     VERSION_HEADER,
@@ -85,6 +87,7 @@ class Router:
         self._weights: dict[str, float] = {}
         self._handles: dict[str, DeploymentHandle[Any]] = {}
         self._source = random.Random()
+        self._counts = Counts()
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Take new weights; requests in flight stay where they are.
@@ -101,6 +104,10 @@ class Router:
         """Return the weights in force."""
         return dict(self._weights)
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return what became of clients' requests by engine application; see ``Counts``."""
+        return self._counts.to_dict()
+
     async def __call__(self, request: Request) -> Response:
         """Answer one client request."""
         path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
@@ -110,19 +117,24 @@ class Router:
         target = f"{path}?{request.url.query}" if request.url.query else path
         body = await request.body()
         headers = upstream_headers(request.headers)
+        pinned = request.headers.get(APP_HEADER)
+        is_client = pinned is None
         reasons: list[str] = []
-        for app in order(self._weights, request.headers.get(APP_HEADER), self._source):
+        for app in order(self._weights, pinned, self._source):
             try:
-                upstream = await self._open(app, request.method, target, headers, body)
+                with self._counts.under_way(app):
+                    upstream = await self._open(app, request.method, target, headers, body)
             except BackPressureError as error:
                 # Another engine would get this one's overflow on top of its own share.
+                self._ended(app, is_client, failed=True)
                 return self._unavailable(f"{app} is at its limit: {error}")
             except _NOT_THERE as error:
                 self._handles.pop(app, None)
                 reasons.append(f"{app}: {type(error).__name__}")
                 logger.warning("engine application %s is not there: %s", app, error)
+                self._ended(app, is_client, failed=True)
                 continue
-            return await self._respond(upstream, path)
+            return await self._respond(upstream, path, is_client=is_client)
         return self._unavailable(f"no engine answers ({'; '.join(reasons) or 'none configured'})")
 
     async def _handle(self, app: str) -> DeploymentHandle[Any]:
@@ -148,12 +160,33 @@ class Router:
             raise
         return _Upstream(app, items, head)
 
-    async def _respond(self, upstream: _Upstream, path: str) -> Response:
+    async def _respond(self, upstream: _Upstream, path: str, *, is_client: bool) -> Response:
         headers = {**upstream.headers, VERSION_HEADER: upstream.app}
+        chunks = self._counted(upstream, is_client)
         if path == "/v1/models" and upstream.status == 200:
-            body = b"".join([chunk async for chunk in upstream.chunks()])
+            body = b"".join([chunk async for chunk in chunks])
             return Response(without_boot_names(body), headers=headers)
-        return StreamingResponse(upstream.chunks(), status_code=upstream.status, headers=headers)
+        return StreamingResponse(chunks, status_code=upstream.status, headers=headers)
+
+    async def _counted(self, upstream: _Upstream, is_client: bool) -> AsyncGenerator[bytes, None]:
+        """Yield the body, and count how it ended; a client that leaves is no failure."""
+        failed = upstream.status >= 500
+        # Closed at once, not when it is collected: the engine must hear of a client that left.
+        async with contextlib.aclosing(upstream.chunks()) as chunks:
+            with self._counts.under_way(upstream.app):
+                try:
+                    async for chunk in chunks:
+                        yield chunk
+                except Exception:
+                    failed = True
+                    raise
+                finally:
+                    self._ended(upstream.app, is_client, failed=failed)
+
+    def _ended(self, app: str, is_client: bool, *, failed: bool) -> None:
+        """Count a client's request; what is pinned is specpilot's own."""
+        if is_client:
+            self._counts.ended(app, failed=failed)
 
     def _unavailable(self, message: str) -> Response:
         return JSONResponse(

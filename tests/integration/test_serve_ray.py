@@ -343,6 +343,31 @@ def test_client_that_disconnects_aborts_the_request_in_the_engine(
     _until(lambda: aborted in engine.metrics_text.remote().result(), within_s=10)
 
 
+def test_router_counts_clients_requests_by_engine_and_not_what_is_pinned(
+    cluster: Cluster, production: Callable[..., None]
+) -> None:
+    production(engine_1=1.0)
+    _until(lambda: cluster.request("GET", "/health")[1]["x-specpilot-version"] == "engine-1")
+    router = serve.get_app_handle("production")
+    before = router.counts.remote().result()
+
+    assert cluster.request("POST", "/v1/completions", _completion())[0] == 200
+    pinned = cluster.request(
+        "POST", "/v1/completions", _completion(), {"x-specpilot-app": "engine-2"}
+    )
+    assert pinned[0] == 200
+    with contextlib.closing(_open_stream(cluster, max_tokens=300)) as stream:
+        stream.recv(200)
+        assert router.counts.remote().result()["engine-1"]["under_way"] == 1
+
+    _until(lambda: router.counts.remote().result()["engine-1"]["under_way"] == 0)
+    after = router.counts.remote().result()
+    # The client that left counts as answered: it was no failure of the engine.
+    assert after["engine-1"]["answered"] == before["engine-1"]["answered"] + 2
+    assert after["engine-1"]["failed"] == before["engine-1"]["failed"]
+    assert after["engine-2"] == before["engine-2"]
+
+
 def test_router_passes_over_an_engine_that_is_not_there(
     cluster: Cluster, production: Callable[..., None]
 ) -> None:

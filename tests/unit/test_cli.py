@@ -109,6 +109,8 @@ def test_plan_of_qwen_works_without_its_models(capsys: Captured) -> None:
         (["study", QWEN], ("target.path",)),
         (["status", DEMO], ("tracking.uri", "MLFLOW_TRACKING_URI")),
         (["promote", DEMO], ("tracking.uri",)),
+        (["promote", DEMO, "--dry-run"], ("tracking.uri",)),
+        (["rollback", DEMO], ("tracking.uri",)),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -196,22 +198,38 @@ def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["study", DEMO]) == 3
 
 
-def test_promote_hands_over_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int | None] = []
+def test_promote_and_rollback_hand_over_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int | None, dict[str, bool]]] = []
 
-    def record(config: StudyConfig, number: int | None) -> int:
-        asked.append(number)
+    def record(config: StudyConfig, number: int | None, **options: bool) -> int:
+        asked.append((number, options))
         return 0
 
     monkeypatch.setattr(commands, "promote", record)
+    monkeypatch.setattr(commands, "rollback", record)
 
-    assert cli.main(["promote", DEMO, "--registered-version", "3"]) == 0
-    assert cli.main(["promote", DEMO]) == 0
-    assert asked == [3, None]
+    assert cli.main(["promote", DEMO, "--registered-version", "3", "--allow-outage"]) == 0
+    assert cli.main(["promote", DEMO, "--dry-run"]) == 0
+    assert cli.main(["rollback", DEMO]) == 0
+    assert cli.main(["rollback", DEMO, "--to", "2", "--allow-outage"]) == 0
+    assert asked == [
+        (3, {"allow_outage": True, "dry_run": False}),
+        (None, {"allow_outage": False, "dry_run": True}),
+        (None, {"allow_outage": False}),
+        (2, {"allow_outage": True}),
+    ]
 
 
 @pytest.mark.parametrize(
-    "args", [[], ["fly"], ["plan"], ["promote", DEMO, "--registered-version", "x"]]
+    "args",
+    [
+        [],
+        ["fly"],
+        ["plan"],
+        ["promote", DEMO, "--registered-version", "x"],
+        ["rollback", DEMO, "--to", "x"],
+        ["study", DEMO, "--allow-outage"],
+    ],
 )
 def test_call_that_is_no_command_is_status_2_and_shows_the_usage(
     args: list[str], capsys: Captured

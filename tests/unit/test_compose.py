@@ -190,7 +190,10 @@ def test_study_id_is_the_question_and_not_where_it_is_asked(study: Study, tmp_pa
     def id_of(*overrides: str) -> str:
         return prepare(study(*overrides), models_must_exist=False).study_id
 
-    same = ("tracking.uri=http://a:1", f"target.path={tmp_path}/x", "production.http_port=9")
+    same = (
+        *("tracking.uri=http://a:1", f"target.path={tmp_path}/x", "production.http_port=9"),
+        *("policy.canary_share=0.5", "policy.approval=manual", "policy.allow_outage=true"),
+    )
     other = ("search.num_speculative_tokens=[3]", "load.streams=[1]", "seed=2", "load.block_s=9")
 
     assert {id_of(override) for override in same} == {id_of()}

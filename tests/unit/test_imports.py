@@ -76,7 +76,16 @@ ALLOWED: dict[str, set[str]] = {
     "study_progress": {"core", "events", "trial"},
     "study_trial": {"core", "trial"},
     "study": {"core", "errors", "events", "proof_boots", "study_progress", "study_trial"},
-    "promote": {"core", "errors", "events", "ports"},
+    "production_stage": {"core", "errors", "events", "load", "ports"},
+    "promotion_record": {"core", "errors", "ports"},
+    "promotion_steps": {
+        *("core", "errors", "events", "ports", "production_stage", "promotion_record"),
+    },
+    "promotion_report": {"core", "ports", "promotion_record"},
+    "promote": {
+        *("core", "errors", "events", "ports"),
+        *("production_stage", "promotion_record", "promotion_steps"),
+    },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
     "cluster": {"adapters", "config", "errors"},
     "compose": {
@@ -84,19 +93,21 @@ ALLOWED: dict[str, set[str]] = {
         *("prepare", "prove", "serve_apps", "study_trial", "trial", "version"),
     },
     "delivery": {
-        *("adapters", "cluster", "compose", "core", "errors", "events", "measurement", "ports"),
-        *("prepare", "promote"),
+        *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),
+        *("ports", "prepare", "production_stage", "promote", "promotion_record"),
+        *("promotion_report", "promotion_steps"),
     },
     "resume": {
         *("adapters", "core", "errors", "events", "ports", "prepare", "study", "trial"),
     },
     "conduct": {
         *("adapters", "build_report", "cluster", "compose", "config", "core", "delivery"),
-        *("errors", "events", "ports", "prepare", "promote", "report", "resume", "study"),
+        *("errors", "events", "ports", "prepare", "promotion_record", "report", "resume", "study"),
     },
     "commands": {
         *("adapters", "cluster", "compose", "conduct", "config", "core", "delivery", "errors"),
-        *("events", "forecast", "ports", "prepare", "promote", "report", "resume"),
+        *("events", "forecast", "ports", "prepare", "promotion_record", "promotion_report"),
+        *("report", "resume"),
     },
     "cli": {
         *("audit_build_command", "canary_command", "commands", "config", "errors", "version"),

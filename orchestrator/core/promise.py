@@ -1,0 +1,187 @@
+"""What a study promised of the arm that it chose, and whether production keeps it.
+
+One block of one new boot is measured through the production path. It is one more observation of
+each kind: a boot of the step time, and some drafts of the acceptance. So it is held against the
+interval in which the study's own boots let such an observation be expected, and not against the
+interval of their mean, which one honest boot misses as often as not:
+
+    log step_time   mean +- t * sqrt(V * (1 + boots / 1))        V: variance of the boots' mean
+    log length      mean +- t * sqrt(V * (1 + drafts / new))     V: variance of the pooled length
+
+The spread between boots is that of all arms of the build (``boot_model``), the spread of acceptance
+the arm's own (``acceptance``). Only the slow side counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.acceptance import ArmAcceptance, log_length_variance
+from orchestrator.core.boot_model import BootScore, fit_boots
+from orchestrator.core.comparison import Measured, measured
+from orchestrator.core.distributions import t_quantile
+from orchestrator.core.formulas import acceptance_length, step_time_s, stream_seconds
+from orchestrator.core.promotion import Gate
+from orchestrator.core.types import Arm, Block, BoardModel, Boot, Cell
+
+PROMISE_GATE = "promise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """A quantity that was estimated from observations, and how another one of them would spread."""
+
+    mean: float
+    variance: float
+    """Of the logarithm of the mean."""
+    weight: float
+    """What the mean stands on: boots, or drafts."""
+    degrees_of_freedom: int
+
+    def factor(self, weight: float, confidence: float) -> float:
+        """Return by which factor a new observation of this weight may miss the mean, above 1."""
+        spread = math.sqrt(self.variance * (1 + self.weight / weight))
+        return math.exp(t_quantile((1 + confidence) / 2, self.degrees_of_freedom) * spread)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What the boots of a study let one expect of one more block of the arm."""
+
+    arm: Arm
+    cell: Cell
+    confidence: float
+    """Coverage of the two-sided intervals, 0 to 1."""
+    is_modelled: bool
+    """Whether step times come from a board model, so that none is promised."""
+    step_time: Expected | None
+    """Seconds; None where times are modelled, or the boots show no spread."""
+    acceptance: Expected | None
+    """Tokens a step; None for an arm without speculation, or where the blocks show no spread."""
+
+    @property
+    def missing(self) -> str | None:
+        """Why the promise can be held against nothing; None when it can."""
+        if not self.is_modelled and self.step_time is None:
+            return "the study's boots show no spread of step times"
+        if not self.arm.is_baseline and self.acceptance is None:
+            return "the study's blocks show no spread of acceptance"
+        return None
+
+
+def make_promise(
+    arm: Arm,
+    boots: Sequence[Boot],
+    *,
+    cells: Sequence[Cell],
+    cell: Cell,
+    board: BoardModel | None,
+    confidence: float,
+) -> Promise:
+    """Return what the boots promise of the arm in one cell.
+
+    Args:
+        arm: What was chosen.
+        boots: All boots of the study: those of other arms tell how far boots lie apart.
+        cells: The study's cells.
+        cell: The one that is measured in production.
+        board: Source of modelled step times; None when they were measured.
+        confidence: Coverage of the intervals, 0 to 1.
+    """
+    taken = measured(boots, cells=cells, board=board)
+    return Promise(
+        arm=arm,
+        cell=cell,
+        confidence=confidence,
+        is_modelled=board is not None,
+        step_time=None if board is not None else _step_time(arm, taken, cell),
+        acceptance=_acceptance(taken.acceptance.get(arm), cell),
+    )
+
+
+def promise_gate(promise: Promise, block: Block, *, promise_tolerance: float) -> Gate:
+    """Return whether a block through the production path is no slower than was promised.
+
+    Args:
+        promise: Of the version that was measured.
+        block: One valid block of the promise's cell.
+        promise_tolerance: Share of a step that the way through Serve may cost besides, 0 to 1.
+    """
+    if promise.missing is not None:
+        return Gate(name=PROMISE_GATE, passed=None, reason=promise.missing, required=True)
+    judged = [_judge_step(promise, block, promise_tolerance), _judge_acceptance(promise, block)]
+    reason = "; ".join(words for _, words in judged)
+    answers = [passed for passed, _ in judged]
+    if False in answers:
+        return Gate(name=PROMISE_GATE, passed=False, reason=reason, required=True)
+    return Gate(
+        name=PROMISE_GATE, passed=None if None in answers else True, reason=reason, required=True
+    )
+
+
+def _judge_step(promise: Promise, block: Block, tolerance: float) -> tuple[bool | None, str]:
+    expected = promise.step_time
+    if expected is None:
+        return True, "step time not compared: it is modelled"
+    found = step_time_s(
+        block.counters,
+        busy_s=stream_seconds([block]),
+        output_tokens=block.output_tokens,
+        speculates=not promise.arm.is_baseline,
+    )
+    if found is None:
+        return None, "no step was counted"
+    most = expected.mean * expected.factor(1.0, promise.confidence) * (1 + tolerance)
+    words = (
+        f"{1000 * found:.1f} ms a step, {1000 * expected.mean:.1f} promised and "
+        f"{1000 * most:.1f} at most"
+    )
+    return found <= most, words
+
+
+def _judge_acceptance(promise: Promise, block: Block) -> tuple[bool | None, str]:
+    expected, drafts = promise.acceptance, block.counters.num_drafts
+    if expected is None:
+        return True, "acceptance not compared: nothing is drafted"
+    found = acceptance_length(block.counters)
+    if found is None or not drafts:
+        return None, "no draft was counted"
+    least = expected.mean / expected.factor(drafts, promise.confidence)
+    words = f"{found:.2f} tokens a step, {expected.mean:.2f} promised and {least:.2f} at least"
+    return found >= least, words
+
+
+def _step_time(arm: Arm, taken: Measured, cell: Cell) -> Expected | None:
+    fit = fit_boots(
+        [
+            BootScore(arm=boot.arm, boot=boot.trial_id, log_score=math.log(steps[cell]))
+            for boot, steps in zip(taken.boots, taken.steps_s, strict=True)
+            if cell in steps
+        ]
+    )
+    parts = fit.parts_of({arm: 1.0}) if arm in fit.means else None
+    if not parts or parts[0].value <= 0:
+        return None
+    return Expected(
+        mean=math.exp(fit.means[arm]),
+        variance=parts[0].value,
+        weight=fit.num_boots[arm],
+        degrees_of_freedom=parts[0].degrees_of_freedom,
+    )
+
+
+def _acceptance(own: ArmAcceptance | None, cell: Cell) -> Expected | None:
+    if own is None or cell not in own.group_of:
+        return None
+    observations = own.groups[own.group_of[cell]]
+    variance = log_length_variance(observations)
+    if variance is None or variance.value <= 0:
+        return None
+    return Expected(
+        mean=own.length(cell),
+        variance=variance.value,
+        weight=sum(item.drafts for item in observations),
+        degrees_of_freedom=variance.degrees_of_freedom,
+    )

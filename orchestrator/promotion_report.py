@@ -1,0 +1,184 @@
+"""A promotion's decision and what serves, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.core.promise import Promise
+from orchestrator.core.takeover import Kind, Mode, TakeOver
+from orchestrator.ports import ProductionState, Version
+from orchestrator.promotion_record import (
+    CANARY_TAG,
+    OUTAGE_TAG,
+    PROMISE_TAG,
+    REASON_TAG,
+    SINCE_TAG,
+    STEP_TAG,
+    THROUGHPUT_TAG,
+    Found,
+)
+
+GATE_PREFIX = "specpilot.gate."
+GATE_REASON_PREFIX = "specpilot.gate_reason."
+
+_DONE = {
+    "challenger": "name it challenger",
+    "stopped": "answer clients 503, drain and end what serves",
+    "booted": "boot it",
+    "verified": "verify it through the production path",
+    "measured": "measure it there and compare with its promise",
+    "canary": "give it a share of the traffic",
+    "shifted": "shift all traffic to it",
+    "drained": "wait for the last answers of what served",
+    "aliased": "move the aliases",
+    "retired": "end what served before",
+}
+
+
+def describe(version: Version) -> str:
+    """Return one line about a registered version."""
+    tags = version.tags
+    return (
+        f"version {version.version} of {version.model_name}: "
+        f"{tags.get('specpilot.arm_label', '?')} on vLLM "
+        f"{tags.get('specpilot.engine_build', '?')}, study {tags.get('specpilot.study_id', '?')}, "
+        f"step times {tags.get('specpilot.step_time', '?')}: "
+        f"{tags.get('specpilot.claim', 'no claim recorded')}"
+    )
+
+
+def gate_lines(version: Version) -> list[str]:
+    """Return every gate of the version's study with its answer and reason."""
+    gates = {
+        tag.removeprefix(GATE_PREFIX): text
+        for tag, text in version.tags.items()
+        if tag.startswith(GATE_PREFIX) and tag != PROMISE_TAG and not tag.endswith("_reason")
+    }
+    if not gates:
+        return ["  no gate is recorded: it was not registered by a study"]
+    width = max(len(name) for name in gates)
+    return [
+        f"  {name:<{width}}  {text:<9}  "
+        f"{version.tags.get(GATE_REASON_PREFIX + name, 'no reason recorded')}"
+        for name, text in gates.items()
+    ]
+
+
+def promise_line(promise: Promise | None) -> str:
+    """Return what the version is held to in production."""
+    if promise is None:
+        return "  promise: none is recorded"
+    if promise.missing is not None:
+        return f"  promise: {promise.missing}"
+    parts = []
+    if promise.step_time is not None:
+        most = promise.step_time.mean * promise.step_time.factor(1.0, promise.confidence)
+        parts.append(
+            f"at most {1000 * most:.1f} ms a step (mean {1000 * promise.step_time.mean:.1f})"
+        )
+    if promise.acceptance is not None:
+        least = promise.acceptance.mean / promise.acceptance.factor(
+            promise.acceptance.weight, promise.confidence
+        )
+        parts.append(
+            f"at least {least:.2f} tokens a step (mean {promise.acceptance.mean:.2f}) over as many "
+            "drafts as its study's"
+        )
+    held = " and ".join(parts) or "nothing: times are modelled and nothing is drafted"
+    return f"  promise in {promise.cell.key}: {held}"
+
+
+def format_decision(
+    version: Version,
+    *,
+    champion: Version | None,
+    found: Found | None,
+    promise: Promise | None,
+    mode: Mode | None,
+    refused: str,
+    outage: str | None,
+    kind: Kind,
+    settings: Mapping[str, object],
+) -> list[str]:
+    """Return what a promotion would do, and why, line by line.
+
+    Args:
+        version: What would be promoted.
+        champion: What serves by the registry's word.
+        found: A promotion that was cut off.
+        promise: The version's.
+        mode: How it would take over; None where it cannot begin.
+        refused: Why it cannot.
+        outage: What is expected of an outage, in words; None where there is none.
+        kind: Promotion or rollback.
+        settings: The policy's values that matter, by dotted key.
+    """
+    serves = "nothing" if champion is None else describe(champion)
+    lines = [f"would {kind} {describe(version)}", f"serves now: {serves}", "gates of its study:"]
+    lines += [*gate_lines(version), promise_line(promise)]
+    lines += [f"  {key}={value}" for key, value in settings.items()]
+    if found is not None:
+        lines.append(
+            f"the {found.record.noun} of version {found.record.version} was cut off after "
+            f"'{found.step.value}' and would be ended or gone on with first"
+        )
+    if mode is None:
+        return [*lines, f"decision: it cannot begin: {refused}", "nothing was done"]
+    record = TakeOver(
+        version=version.version,
+        champion=None if champion is None else champion.version,
+        champion_served=champion is not None,
+        previous=None,
+        challenger=None,
+        kind=kind,
+        mode=mode,
+        began_utc_s=0.0,
+    )
+    if outage is not None:
+        lines.append(outage)
+    steps = "; ".join(_DONE[step.value] for step in record.steps)
+    return [*lines, f"decision: {steps}", "nothing was done"]
+
+
+def format_status(
+    holders: Mapping[str, Version | None], state: ProductionState, url: str
+) -> list[str]:
+    """Return what serves, since when and on which evidence.
+
+    Args:
+        holders: Version by alias.
+        state: Production as it is.
+        url: Of the production route; asked for by the caller where something is declared.
+    """
+    lines: list[str] = []
+    for alias, version in holders.items():
+        lines.append(f"{alias}: {'none' if version is None else describe(version)}")
+        if version is not None:
+            lines += [f"  {line}" for line in _history(version, is_champion=alias == "champion")]
+    if state.router_status is None:
+        return [*lines, "production: nothing is declared"]
+    lines.append(f"production: {url} is {state.router_status}")
+    for app, status in state.engines.items():
+        lines.append(f"  {app}: {status}, weight {state.weights.get(app, 0.0):g}")
+    return lines
+
+
+def _history(version: Version, *, is_champion: bool) -> Sequence[str]:
+    tags, lines = version.tags, list[str]()
+    if is_champion and SINCE_TAG in tags:
+        lines.append(f"serves since {tags[SINCE_TAG]}")
+    if is_champion and PROMISE_TAG in tags:
+        reason = tags.get(f"{PROMISE_TAG}_reason", "")
+        lines.append(f"promise {tags[PROMISE_TAG]}: {reason}")
+    if is_champion and THROUGHPUT_TAG in tags:
+        lines.append(f"{tags[THROUGHPUT_TAG]} output tokens/s through the production path")
+    if is_champion and CANARY_TAG in tags:
+        lines.append(f"canary: {tags[CANARY_TAG]}")
+    if is_champion and OUTAGE_TAG in tags:
+        lines.append(f"the outage of its promotion took {tags[OUTAGE_TAG]} s")
+    step, told = tags.get(STEP_TAG), tags.get(REASON_TAG)
+    if step is not None and step not in ("retired", "failed"):
+        lines.append(f"its promotion stands at '{step}': under way, or cut off")
+    elif not is_champion and told is not None:
+        lines.append(f"last promotion: {told}")
+    return lines

@@ -1,0 +1,207 @@
+"""The steps of one promotion: what each does, how it is taken up again, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrator.core.promotion import Gate
+from orchestrator.core.takeover import PromotionStep, TakeOver
+from orchestrator.errors import OrchestratorError, PromotionError
+from orchestrator.events import Emit
+from orchestrator.ports import Clock, Version
+from orchestrator.production_stage import PromotionSettings, Stage
+from orchestrator.promotion_record import (
+    CANARY_TAG,
+    OUTAGE_BEGAN_TAG,
+    OUTAGE_TAG,
+    PROMISE_TAG,
+    THROUGHPUT_TAG,
+    PromotionRecord,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one block through the production path came to."""
+
+    throughput: float | None
+    """Output tokens / s."""
+    gate: Gate
+    """Whether the version keeps what its study promised."""
+
+
+Measure = Callable[[Version], Measurement]
+"""Measures a version under load through the production path, while no client reaches it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Act:
+    """One promotion under way in this process."""
+
+    book: PromotionRecord
+    record: TakeOver
+    version: Version
+    old: Version | None
+    measure: Measure | None
+    throughput: float | None = None
+    outage_s: float | None = None
+
+
+class Steps:
+    """Does the steps on production; the caller decides which, and records them."""
+
+    def __init__(self, stage: Stage, clock: Clock, settings: PromotionSettings, emit: Emit) -> None:
+        self._stage = stage
+        self._clock = clock
+        self._settings = settings
+        self._emit = emit
+
+    def do(self, act: Act, step: PromotionStep) -> None:
+        """Do one step before the point of no return."""
+        steps: dict[PromotionStep, Callable[[Act], None]] = {
+            PromotionStep.STOPPED: self._stop_old,
+            PromotionStep.BOOTED: self._boot,
+            PromotionStep.VERIFIED: self._verify,
+            PromotionStep.MEASURED: self._measure,
+            PromotionStep.CANARY: self._canary,
+            PromotionStep.SHIFTED: self._shift,
+            PromotionStep.DRAINED: self._drain,
+        }
+        steps[step](act)
+
+    def restage(self, act: Act, done: PromotionStep) -> None:
+        """Put production where the last recorded step had left it: it may have moved since."""
+        if done is PromotionStep.CHALLENGER:
+            return
+        if done is PromotionStep.STOPPED:
+            self._stage.declare([])
+            self._stage.wait_gone(None)
+            return
+        versions, weights = self._beside(act)
+        if done in (PromotionStep.SHIFTED, PromotionStep.DRAINED):
+            weights = {act.version.version: 1.0}
+        self._stage.declare(versions, weights)
+        self._stage.wait_up(act.version)
+
+    def crowned(self, act: Act) -> None:
+        """Do what follows from the version's being the champion."""
+        act.book.settle_crown(act.record)
+        act.book.done(act.record, PromotionStep.ALIASED)
+        self._say(act, "it is the champion")
+        self._stage.declare_alone(act.version)
+        self._stage.wait_gone(act.version)
+        act.book.done(act.record, PromotionStep.RETIRED)
+        self._say(act, "it serves alone")
+
+    def go_back(self, act: Act, reason: str) -> str:
+        """Put production back, then the aliases; return in words what could not be put back.
+
+        While something is left, the record stays open and the next command tries again.
+        """
+        record, left = act.record, ""
+        self._emit(f"{record.noun} of version {record.version} failed; putting production back")
+        try:
+            self._stage.declare_alone(act.old)
+            if act.old is not None and record.champion_served:
+                self._stage.wait_up(act.old)
+                self._stage.verify(None)
+            self._stage.wait_gone(act.old)
+            self._end_outage(act)
+        except OrchestratorError as error:
+            left = f"; production could not be put back: {error}"
+        try:
+            if not left:
+                act.book.uncrown(record, reason)
+        except OrchestratorError as error:
+            left += f"; the registry could not be put back: {error}"
+        if left:
+            self._emit(left.removeprefix("; "))
+        return left
+
+    def _say(self, act: Act, text: str) -> None:
+        self._emit(f"{act.record.noun} of version {act.record.version}: {text}")
+
+    def _beside(self, act: Act) -> tuple[list[Version | None], dict[int, float]]:
+        """Return what is declared while the old version has the traffic, if it runs at all."""
+        if act.record.mode == "swap" or act.old is None:
+            return [act.version], {}
+        return [act.old, act.version], {act.old.version: 1.0}
+
+    def _stop_old(self, act: Act) -> None:
+        assert act.old is not None
+        self._say(act, "the outage begins; draining and ending the old version")
+        if self._outage_began(act) is None:
+            act.book.note(act.record, OUTAGE_BEGAN_TAG, f"{self._clock.utc_s():.1f}")
+        self._stage.declare([act.old])
+        if act.record.champion_served:
+            self._stage.drain(act.old)
+        self._stage.declare([])
+        self._stage.wait_gone(None)
+
+    def _boot(self, act: Act) -> None:
+        is_beside = act.record.mode == "beside" and act.old is not None
+        self._say(act, "booting it beside what serves now" if is_beside else "booting it")
+        self._stage.declare(*self._beside(act))
+        self._stage.wait_up(act.version)
+
+    def _verify(self, act: Act) -> None:
+        self._say(act, "verifying it through the production path")
+        self._stage.verify(act.version)
+
+    def _measure(self, act: Act) -> None:
+        if act.measure is None:
+            return
+        self._say(act, "measuring it under load through the production path")
+        found = act.measure(act.version)
+        words = {True: "passed", False: "failed", None: "not shown"}[found.gate.passed]
+        act.book.note(act.record, PROMISE_TAG, words)
+        act.book.note(act.record, f"{PROMISE_TAG}_reason", found.gate.reason)
+        self._say(act, f"promise {words}: {found.gate.reason}")
+        if found.gate.blocks:
+            raise PromotionError(f"it does not keep its study's promise: {found.gate.reason}")
+        act.throughput = found.throughput
+        if found.throughput is not None:
+            act.book.note(act.record, THROUGHPUT_TAG, f"{found.throughput:.2f}")
+
+    def _canary(self, act: Act) -> None:
+        settings = self._settings
+        if act.old is None or settings.canary_share <= 0:
+            return
+        until = f"{settings.canary_s:g} s"
+        if settings.canary_requests is not None:
+            until += f" or {settings.canary_requests} requests"
+        self._say(act, f"giving it {settings.canary_share:.0%} of the traffic for {until}")
+        share = self._stage.canary(act.old, act.version)
+        answered = f"{share.answered} clients' requests answered, {share.failed} failed"
+        act.book.note(act.record, CANARY_TAG, answered)
+        self._say(act, f"canary: {answered}")
+
+    def _shift(self, act: Act) -> None:
+        self._say(act, "shifting all traffic to it")
+        versions, _ = self._beside(act)
+        self._stage.declare(versions, {act.version.version: 1.0})
+        self._stage.wait_up(act.version)
+        self._stage.verify(None)
+        self._end_outage(act)
+
+    def _drain(self, act: Act) -> None:
+        assert act.old is not None
+        self._say(act, "waiting for the old version's last answers")
+        self._stage.drain(act.old)
+
+    def _outage_began(self, act: Act) -> float | None:
+        """Return when this promotion's outage began, also in a process before this one."""
+        version = act.book.version(act.record.version)
+        text = None if version is None else version.tags.get(OUTAGE_BEGAN_TAG)
+        began = None if text is None else float(text)
+        return began if began is not None and began >= act.record.began_utc_s - 1 else None
+
+    def _end_outage(self, act: Act) -> None:
+        if act.record.mode != "swap" or not act.record.champion_served:
+            return
+        began = self._outage_began(act)
+        if began is not None:
+            act.outage_s = max(0.0, self._clock.utc_s() - began)
+            act.book.note(act.record, OUTAGE_TAG, f"{act.outage_s:.1f}")
+            self._say(act, f"the outage took {act.outage_s:.0f} s")

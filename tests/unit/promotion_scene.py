@@ -1,0 +1,134 @@
+"""Production with a registry, in memory, on which promotions are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.core.promotion import Gate
+from orchestrator.errors import TransientError
+from orchestrator.fakes.production import FakeProduction
+from orchestrator.fakes.tracker import FakeRegistry
+from orchestrator.fakes.world import FakeClock
+from orchestrator.ports import ProductionState, Version
+from orchestrator.production_stage import PromotionSettings, app_name
+from orchestrator.promote import Promoted, Promoter
+from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS, STEP_TAG
+from orchestrator.promotion_steps import Measure, Measurement
+
+MODEL = "demo"
+DEADLINE_S = 300.0
+
+
+class RecordingRegistry(FakeRegistry):
+    """Remembers the steps that were recorded, and can be gone from one call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self.refuses: Callable[[str, str], bool] = lambda _call, _what: False
+
+    def set_tag(self, model_name: str, version: int, key: str, value: str) -> None:
+        self._call("tag", value)
+        super().set_tag(model_name, version, key, value)
+        if key == STEP_TAG:
+            self.steps.append(value)
+
+    def set_alias(self, model_name: str, alias: str, version: int) -> None:
+        self._call("alias", alias)
+        super().set_alias(model_name, alias, version)
+
+    def delete_alias(self, model_name: str, alias: str) -> None:
+        self._call("delete", alias)
+        super().delete_alias(model_name, alias)
+
+    def _call(self, call: str, what: str) -> None:
+        if self.refuses(call, what):
+            raise TransientError("the registry does not answer")
+
+
+class MuteProduction(FakeProduction):
+    """Its challenger answers, and says nothing."""
+
+    def complete(self, prompt: str, max_tokens: int, app: str | None) -> Mapping[str, object]:
+        answer = dict(super().complete(prompt, max_tokens, app))
+        silent = str(answer["system_fingerprint"]).endswith("v2")
+        return answer | ({"text": "", "output_tokens": 0} if silent else {})
+
+
+@dataclass
+class Scene:
+    """Production with nothing or one champion, and a registered challenger."""
+
+    production: FakeProduction = field(default_factory=FakeProduction)
+    registry: RecordingRegistry = field(default_factory=RecordingRegistry)
+    clock: FakeClock = field(default_factory=FakeClock)
+    said: list[str] = field(default_factory=list)
+    free_boards: Callable[[], int] | None = None
+    canary_share: float = 0.1
+    canary_requests: int | None = None
+    canary_s: float = 30.0
+
+    def register(self, depth: int) -> Version:
+        version = self.registry.create_version(MODEL, "run-1", {"depth": depth}, {})
+        self.registry.set_alias(MODEL, CHALLENGER, version.version)
+        return version
+
+    def promote(self, version: Version, measure: Measure | None = None) -> Promoted:
+        return self.promoter().promote(version, measure=measure)
+
+    def promoter(self) -> Promoter:
+        settings = PromotionSettings(
+            name="specpilot",
+            deadline_s=DEADLINE_S,
+            verify_requests=3,
+            verify_prompts=("a", "b"),
+            verify_max_tokens=8,
+            canary_share=self.canary_share,
+            canary_s=self.canary_s,
+            canary_requests=self.canary_requests,
+            measure_s=45.0,
+        )
+        free = self.free_boards or (lambda: self.production.num_free)
+        return Promoter(
+            self.registry, self.production, self.clock, settings, self.said.append, free
+        )
+
+    def aliases(self) -> dict[str, int | None]:
+        versions = {
+            alias: self.registry.by_alias(MODEL, alias)
+            for alias in (CHAMPION, CHALLENGER, PREVIOUS)
+        }
+        return {alias: v.version if v is not None else None for alias, v in versions.items()}
+
+    def serving(self) -> tuple[set[str], dict[str, float]]:
+        state: ProductionState = self.production.state()
+        return set(state.engines), dict(state.weights)
+
+    def step(self, version: Version) -> str | None:
+        return self.tag(version, STEP_TAG)
+
+    def tag(self, version: Version, name: str) -> str | None:
+        found = self.registry.by_number(MODEL, version.version)
+        assert found is not None
+        return found.tags.get(name)
+
+
+def kept(throughput: float | None = 42.0) -> Measure:
+    """Return a measurement that finds what was promised."""
+    gate = Gate(name="promise", passed=True, reason="as promised")
+    return lambda _version: Measurement(throughput=throughput, gate=gate)
+
+
+def scene_with_champion(production: FakeProduction | None = None) -> tuple[Scene, Version]:
+    """Return a scene in which version 1 serves, and version 2, its challenger."""
+    scene = Scene(production=production or FakeProduction())
+    first = scene.register(3)
+    if isinstance(production, MuteProduction):
+        scene.production.declare({app_name("specpilot", 1): first.config}, {"specpilot-v1": 1.0})
+        scene.registry.set_alias(MODEL, CHAMPION, 1)
+        scene.production.state()
+    else:
+        scene.promote(first)
+    scene.registry.steps.clear()
+    return scene, scene.register(7)

@@ -1,0 +1,86 @@
+"""What a study does with a winner that passed every gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.conduct import Conduct
+from orchestrator.config import load_config
+from orchestrator.errors import ConfigError, PromotionError
+from orchestrator.events import Printer
+from orchestrator.fakes.tracker import FakeRegistry, FakeTracker
+from orchestrator.fakes.world import FakeClock
+from orchestrator.ports import Version
+
+DEMO = Path("conf/study/demo.yaml")
+WINNER = Version(model_name="specpilot-demo", version=4, config={}, tags={}, run_id="run")
+
+
+@dataclass
+class Deliveries:
+    """Remembers what was to be promoted."""
+
+    error: Exception | None = None
+    promoted: list[int] = field(default_factory=list)
+
+    def promote(self, version: Version) -> None:
+        if self.error is not None:
+            raise self.error
+        self.promoted.append(version.version)
+
+
+def deliver(deliveries: Deliveries, *settings: str) -> tuple[bool, str]:
+    """Return whether the winner was promoted and what was said."""
+    sink = StringIO()
+    prepared: Any = SimpleNamespace(config=load_config(DEMO, list(settings)))
+    nothing: Any = None
+    tools: Any = deliveries
+    conduct = Conduct(
+        prepared=prepared,
+        cluster=nothing,
+        study_id="study",
+        run_id="run",
+        premises={},
+        champion=None,
+        tracker=FakeTracker(),
+        registry=FakeRegistry(),
+        delivery=tools,
+        printer=Printer(sink=sink, clock=FakeClock(), started_s=0.0),
+    )
+    return conduct._deliver(WINNER), sink.getvalue()
+
+
+def test_winner_is_promoted_by_itself() -> None:
+    deliveries = Deliveries()
+
+    assert deliver(deliveries)[0] is True
+    assert deliveries.promoted == [4]
+
+
+@pytest.mark.parametrize("setting", ["policy.approval=manual", "policy.promote=never"])
+def test_winner_waits_as_challenger_where_a_person_decides(setting: str) -> None:
+    deliveries = Deliveries()
+
+    promoted, said = deliver(deliveries, setting)
+
+    assert promoted is False
+    assert deliveries.promoted == []
+    assert "version 4 waits as challenger" in said
+    assert setting in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PromotionError("it is slow"), ConfigError("node.engine_token", "no board is free", "wait")],
+)
+def test_promotion_that_fails_ends_the_study_without_one(error: Exception) -> None:
+    promoted, said = deliver(Deliveries(error=error))
+
+    assert promoted is False
+    assert f"not promoted: {error}" in said
