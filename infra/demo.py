@@ -167,7 +167,7 @@ def run_study(cluster: LocalCluster, study: Path, settings: list[str]) -> int:
     client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
     output = _Output()
     try:
-        _submit(cluster, submission_id, entrypoint)
+        submit(cluster, submission_id, entrypoint)
         asyncio.run(output.follow(client, submission_id))
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):
@@ -181,7 +181,12 @@ def run_study(cluster: LocalCluster, study: Path, settings: list[str]) -> int:
     return 1 if info.driver_exit_code is None else int(info.driver_exit_code)
 
 
-def _submit(cluster: LocalCluster, submission_id: str, entrypoint: list[str]) -> None:
+def submit(cluster: LocalCluster, submission_id: str, entrypoint: list[str]) -> None:
+    """Hand a command to Ray as a job, with the project as its working directory.
+
+    Raises:
+        StartError: Ray did not take the job.
+    """
     runtime_env = {"env_vars": JOB_ENV, "excludes": list(EXCLUDES)}
     submitted = subprocess.run(
         [

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from ray.job_submission import JobSubmissionClient
 
-from infra.demo import local_settings, run_study
+from infra.demo import local_settings, run_study, submit
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import members
+from orchestrator import cli
 from orchestrator.config import load_config
 
 pytestmark = [
@@ -34,6 +39,15 @@ FAST = [
     "production.verify_requests=2",
 ]
 MODEL = "specpilot-demo"
+APART = [
+    "search.max_boots=5",
+    "tracking.experiment=apart",
+    "tracking.registered_model=apart",
+    "policy.promote=never",
+    'proof.lossless="off"',
+    'proof.canaries="off"',
+]
+"""A study that leaves production and the other study's results alone."""
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +63,85 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def settings(cluster: LocalCluster) -> list[str]:
     return [*FAST, *local_settings(cluster, load_config(STUDY, FAST))]
+
+
+def test_study_whose_driver_was_killed_is_resumed_and_counts_each_boot_once(
+    cluster: LocalCluster,
+    settings: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F17: the finished boots are kept, the one under way is done again."""
+    monkeypatch.setenv("SPECPILOT_STATE_DIR", str(cluster.state_dir))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.mlflow_uri)
+    settings = [*settings, *APART]
+    kill_driver(cluster, settings)
+    (before,) = states(cluster)
+    study_id = before["study_id"]
+    resume = ["--resume", study_id]
+
+    assert cli.main(["study", str(STUDY), *settings, "load.block_s=2", *resume]) == 2
+    assert "load.block_s was 1" in capfd.readouterr().err
+    assert run_study(cluster, STUDY, [*settings, *resume]) == 3
+
+    assert not [name for name in applications(cluster) if name.startswith("trial-")]
+    (after,) = states(cluster)
+    assert after["has_verdict"]
+    boots = after["race"]["boots"]
+    num_kept = len(before["race"]["boots"])
+    assert boots[:num_kept] == before["race"]["boots"]
+    assert len({boot["trial_id"] for boot in boots}) == len(boots) > num_kept
+    assert len({(str(boot["arm"]), boot["replicate"]) for boot in boots}) == len(boots)
+    client = MlflowClient(cluster.mlflow_uri)
+    study = client.get_run(after["run_id"])
+    assert (study.info.status, study.data.tags["specpilot.study_id"]) == ("FINISHED", study_id)
+    runs = {run.info.run_id: run for run in _children(client, "apart")}
+    counted = {boot["run_id"]: boot for boot in boots}
+    assert counted.keys() <= runs.keys()
+    # The boot under way may have had no run yet.
+    assert {runs[run_id].info.status for run_id in runs.keys() - counted.keys()} <= {"FAILED"}
+    for run_id, boot in counted.items():
+        tags = runs[run_id].data.tags
+        assert runs[run_id].info.status == "FINISHED"
+        assert {value for key, value in tags.items() if key.startswith("specpilot.block.")} == {
+            block["block_id"] for block in boot["blocks"]
+        }
+
+    assert cli.main(["study", str(STUDY), *settings, *resume]) == 2
+    assert "has its verdict" in capfd.readouterr().err
+
+
+def kill_driver(cluster: LocalCluster, settings: list[str]) -> None:
+    """Run a study until two boots are back and a third is under way, and kill its driver."""
+    client = JobSubmissionClient(cluster.dashboard_url, headers=cluster.auth_headers())
+    submit(cluster, "killed", ["python", "-m", "orchestrator", "study", str(STUDY), *settings])
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        races = [state["race"] for state in states(cluster) if state["race"] is not None]
+        if races and len(races[0]["boots"]) >= 2 and races[0]["cut"]:
+            break
+        assert not client.get_job_status("killed").is_terminal(), client.get_job_logs("killed")
+        time.sleep(0.2)
+    driver = client.get_job_info("killed").driver_info
+    assert driver is not None
+    os.kill(int(driver.pid), signal.SIGKILL)
+    while not client.get_job_status("killed").is_terminal():
+        time.sleep(0.2)
+
+
+def states(cluster: LocalCluster) -> list[dict[str, Any]]:
+    """Return what the studies of the cluster have kept, read as anybody may read it."""
+    files = sorted((cluster.state_dir / "studies").glob("*/state.json"))
+    return [json.loads(file.read_bytes().partition(b"\n")[2]) for file in files]
+
+
+def applications(cluster: LocalCluster) -> list[str]:
+    """Return the names of all Serve applications."""
+    request = urllib.request.Request(
+        f"{cluster.dashboard_url}/api/serve/applications/", headers=cluster.auth_headers()
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return list(json.load(answer)["applications"])
 
 
 def complete(cluster: LocalCluster) -> tuple[str, str]:
@@ -79,7 +172,7 @@ def test_study_promotes_keeps_its_champion_and_brings_it_back(
     text, version = complete(cluster)
     assert text
     assert version == f"specpilot-v{champion.version}"
-    children = _children(client)
+    children = _children(client, "demo")
     assert {run.info.status for run in children} == {"FINISHED"}
     proofs = [run for run in children if "proof" in run.data.params]
     assert [run.data.metrics["lossless/audit_attached"] for run in proofs] == [0, 0]
@@ -102,8 +195,8 @@ def test_study_promotes_keeps_its_champion_and_brings_it_back(
     assert "cannot be compared" in capfd.readouterr().out
 
 
-def _children(client: MlflowClient) -> list[Run]:
-    experiment = client.get_experiment_by_name("demo")
+def _children(client: MlflowClient, name: str) -> list[Run]:
+    experiment = client.get_experiment_by_name(name)
     assert experiment is not None
     return list(
         client.search_runs(
