@@ -147,7 +147,9 @@ class ServeProduction:
             handle = serve.get_app_handle(app)
             return getattr(handle, method).remote().result(timeout_s=ASK_TIMEOUT_S)
         except (RayServeException, ray.exceptions.RayError, TimeoutError) as error:
-            raise TransientError(f"{app} does not answer: {error}") from error
+            # Ray's text is the other process's traceback; its last line is the reason.
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise TransientError(f"{app} does not answer {method}: {reason}") from error
 
     def _client(self) -> ServeSubmissionClient:
         try:

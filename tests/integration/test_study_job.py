@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -21,7 +24,14 @@ from infra.demo import local_settings, run_study, submit
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import members
 from orchestrator import cli
+from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.compose import engine_spec
 from orchestrator.config import load_config
+from orchestrator.core.codec import to_plain
+from orchestrator.core.promise import Expected, Promise
+from orchestrator.core.types import Arm
+from orchestrator.delivery import EVIDENCE_TAG, heaviest
+from orchestrator.ports import Version
 
 pytestmark = [
     pytest.mark.integration,
@@ -193,6 +203,119 @@ def test_study_promotes_keeps_its_champion_and_brings_it_back(
     assert run_study(cluster, STUDY, [*settings, "engine.args.max_num_seqs=4"]) == 2
 
     assert "cannot be compared" in capfd.readouterr().out
+
+
+class Clients(threading.Thread):
+    """Ask for completions, one after the other, until told to stop."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self.answered: Counter[str] = Counter()
+        """By engine application."""
+        self.failed: list[Exception] = []
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            try:
+                self.answered[complete(self._cluster)[1]] += 1
+            except (OSError, ValueError, KeyError) as error:
+                self.failed.append(error)
+
+    def end(self) -> None:
+        self.is_over.set()
+        self.join(timeout=60)
+
+
+def command(cluster: LocalCluster, *words: str) -> tuple[int, str]:
+    """Run one command on the cluster's machine and return its status and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", *words],
+        env={**cluster.environment(), "RAY_ADDRESS": cluster.gcs_address},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def register(cluster: LocalCluster, settings: list[str]) -> Version:
+    """Register a version as a study does, with a promise that the stand-in keeps."""
+    config = load_config(STUDY, settings)
+    arm = Arm(
+        engine_build=config.engine.build,
+        num_speculative_tokens=7,
+        draft_sample_method="probabilistic",
+        rejection_sample_method="block",
+    )
+    modest = Expected(mean=1.1, variance=0.01, weight=100.0, degrees_of_freedom=5)
+    promise = Promise(
+        arm=arm,
+        cell=heaviest(config),
+        confidence=0.99,
+        is_modelled=True,
+        step_time=None,
+        acceptance=modest,
+    )
+    run = MlflowTracker(cluster.mlflow_uri, experiment="demo").open_study("by-hand", "by-hand", {})
+    spec = engine_spec(config, arm, f"specpilot-{arm.label}").to_dict()
+    log = str(cluster.state_dir / "logs" / "by-hand-{boot_id}.log")
+    return MlflowRegistry(cluster.mlflow_uri).create_version(
+        MODEL,
+        run,
+        {**spec, "log_path": log, "cache_dir": str(cluster.state_dir / "cache")},
+        {
+            EVIDENCE_TAG: json.dumps(to_plain(promise)),
+            "specpilot.gate.better": "passed",
+            "specpilot.gate_reason.better": "by hand",
+            "specpilot.boot_time_s": "2.0",
+        },
+    )
+
+
+def test_version_gets_a_share_then_all_and_one_command_goes_back(
+    cluster: LocalCluster, settings: list[str]
+) -> None:
+    """Clients are answered all the time."""
+    registry, study = MlflowRegistry(cluster.mlflow_uri), [str(STUDY), *settings]
+    first = registry.by_alias(MODEL, "champion")
+    if first is None:
+        first = register(cluster, settings)
+        status, said = command(
+            cluster, "promote", *study, "--registered-version", str(first.version)
+        )
+        assert status == 0, said
+    second = register(cluster, settings)
+    apps = [f"specpilot-v{version.version}" for version in (first, second)]
+    number = ["--registered-version", str(second.version)]
+
+    status, said = command(cluster, "promote", *study, *number, "--dry-run")
+    assert (status, "decision: name it challenger; boot it" in said) == (0, True), said
+    assert complete(cluster)[1] == apps[0]
+
+    clients = Clients(cluster)
+    clients.start()
+    canary = ["policy.canary_share=0.4", "policy.canary_s=60", "policy.canary_requests=5"]
+    status, said = command(cluster, "promote", *study, *canary, *number)
+    assert status == 0, said
+    assert "giving it 40% of the traffic" in said
+    assert complete(cluster)[1] == apps[1]
+
+    status, said = command(cluster, "rollback", *study)
+    clients.end()
+    assert status == 0, said
+    assert complete(cluster)[1] == apps[0]
+    assert clients.failed == []
+    assert set(clients.answered) == set(apps)
+
+    holders = {alias: registry.by_alias(MODEL, alias) for alias in ("champion", "previous")}
+    numbers = {alias: found.version for alias, found in holders.items() if found is not None}
+    assert numbers == {"champion": first.version, "previous": second.version}
+    status, said = command(cluster, "status", *study)
+    assert "serves since " in said
+    assert f"{apps[0]}: RUNNING, weight 1" in said
 
 
 def _children(client: MlflowClient, name: str) -> list[Run]:
