@@ -54,8 +54,8 @@ APART = [
     "tracking.experiment=apart",
     "tracking.registered_model=apart",
     "policy.promote=never",
-    'proof.lossless="off"',
-    'proof.canaries="off"',
+    "proof.lossless=skipped",
+    "proof.canaries=skipped",
 ]
 """A study that leaves production and the other study's results alone."""
 
