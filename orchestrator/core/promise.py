@@ -8,6 +8,11 @@ interval of their mean, which one honest boot misses as often as not:
     log step_time   mean +- t * sqrt(V * (1 + boots / 1))        V: variance of the boots' mean
     log length      mean +- t * sqrt(V * (1 + drafts / new))     V: variance of the pooled length
 
+V of the length is taken to be no smaller than independent drafts make it: a few short blocks agree
+by chance now and then, and an honest block would then be far off. With K accepted tokens a draft
+and r_i the share of drafts whose i-th token was accepted, E K = sum r_i and E K^2 =
+sum (2 i - 1) r_i, since the i-th is accepted only behind all before it.
+
 The spread between boots is that of all arms of the build (``boot_model``), the spread of acceptance
 the arm's own (``acceptance``). Only the slow side counts.
 """
@@ -24,7 +29,7 @@ from orchestrator.core.comparison import Measured, measured
 from orchestrator.core.distributions import t_quantile
 from orchestrator.core.formulas import acceptance_length, step_time_s, stream_seconds
 from orchestrator.core.promotion import Gate
-from orchestrator.core.types import Arm, Block, BoardModel, Boot, Cell
+from orchestrator.core.types import Arm, Block, BoardModel, Boot, Cell, CounterSnapshot
 
 PROMISE_GATE = "promise"
 
@@ -40,9 +45,16 @@ class Expected:
     """What the mean stands on: boots, or drafts."""
     degrees_of_freedom: int
 
-    def factor(self, weight: float, confidence: float) -> float:
-        """Return by which factor a new observation of this weight may miss the mean, above 1."""
-        spread = math.sqrt(self.variance * (1 + self.weight / weight))
+    def factor(self, weight: float, confidence: float, *, least: float = 0.0) -> float:
+        """Return by which factor a new observation may miss the mean, above 1.
+
+        Args:
+            weight: What it stands on, like the mean's.
+            confidence: Of the two-sided interval, 0 to 1.
+            least: Variance of the logarithm of an observation of weight 1, at least.
+        """
+        single = max(self.variance * self.weight, least)
+        spread = math.sqrt(single * (1 / self.weight + 1 / weight))
         return math.exp(t_quantile((1 + confidence) / 2, self.degrees_of_freedom) * spread)
 
 
@@ -148,9 +160,24 @@ def _judge_acceptance(promise: Promise, block: Block) -> tuple[bool | None, str]
     found = acceptance_length(block.counters)
     if found is None or not drafts:
         return None, "no draft was counted"
-    least = expected.mean / expected.factor(drafts, promise.confidence)
+    noise = _draft_noise(block.counters)
+    least = expected.mean / expected.factor(drafts, promise.confidence, least=noise)
     words = f"{found:.2f} tokens a step, {expected.mean:.2f} promised and {least:.2f} at least"
     return found >= least, words
+
+
+def _draft_noise(counters: CounterSnapshot) -> float:
+    """Return the variance of the logarithm of the length of one draft, were drafts independent.
+
+    0 where the engine does not count accepted tokens by position.
+    """
+    by_position, drafts = counters.num_accepted_tokens_per_pos, counters.num_drafts
+    if not by_position or not drafts:
+        return 0.0
+    rates = [count / drafts for count in by_position]
+    mean = sum(rates)
+    square = sum((2 * index + 1) * rate for index, rate in enumerate(rates))
+    return max(0.0, square - mean**2) / (1 + mean) ** 2
 
 
 def _step_time(arm: Arm, taken: Measured, cell: Cell) -> Expected | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from core_samples import BASELINE, BOARD, CELL, WIDE_CELL, make_arm, make_block, make_boot
 from hypothesis import given
@@ -195,3 +196,66 @@ def test_factor_falls_with_what_was_seen_and_never_below_one(
     few, many = expected.factor(weight, confidence), expected.factor(weight * more, confidence)
 
     assert few >= many >= 1
+
+
+def drawn(rng: np.random.Generator, rate: float, drafts: int) -> Block:
+    """Return a block of independent drafts of seven tokens, each accepted at a rate."""
+    runs = np.minimum(rng.geometric(1 - rate, size=drafts) - 1, 7)
+    by_position = tuple(float((runs > index).sum()) for index in range(7))
+    made = make_block(ARM, length=1 + runs.mean())
+    counters = replace(
+        made.counters,
+        num_drafts=float(drafts),
+        num_draft_tokens=7.0 * drafts,
+        num_accepted_tokens=float(runs.sum()),
+        num_accepted_tokens_per_pos=by_position,
+    )
+    return replace(made, counters=counters)
+
+
+def kept_of(rate: float, *, num: int = 400) -> int:
+    """Return how many of so many honest promises of four short blocks a new block keeps."""
+    rng = np.random.default_rng(5)
+    kept = 0
+    for _ in range(num):
+        boots = [
+            make_boot(ARM, [replace(drawn(rng, 0.75, 130), index=0)], replicate=number)
+            for number in range(4)
+        ]
+        promise = make_promise(ARM, boots, cells=(CELL,), cell=CELL, board=BOARD, confidence=0.99)
+        kept += bool(promise_gate(promise, drawn(rng, rate, 2000), promise_tolerance=0.02).passed)
+    return kept
+
+
+def test_honest_block_keeps_the_promise_of_a_few_short_blocks() -> None:
+    """Two-sided 99 %, of which the slow side counts: 2 of 400 fail on average."""
+    assert kept_of(0.75) >= 396
+
+
+def test_block_that_accepts_far_less_breaks_it_all_the_same() -> None:
+    assert kept_of(0.2) <= 40
+
+
+def test_few_blocks_that_agree_by_chance_are_no_narrow_promise() -> None:
+    """Seen: 3.83 to 3.98 tokens in four blocks of 130 drafts, and 3.41 in an honest fifth."""
+    first = make_block(ARM, length=3.85, tokens=500)
+    boots = [
+        make_boot(ARM, [make_block(ARM, length=3.85 + 0.01 * n, tokens=500)], replicate=n)
+        for n in range(4)
+    ]
+    promise = make_promise(ARM, boots, cells=(CELL,), cell=CELL, board=BOARD, confidence=0.99)
+    rates = [0.81**power for power in range(1, 8)]
+    drafts = first.counters.num_drafts
+    assert drafts
+    low = replace(
+        make_block(ARM, length=3.41, tokens=500).counters,
+        num_accepted_tokens_per_pos=tuple(rate * drafts for rate in rates),
+    )
+    blind = replace(low, num_accepted_tokens_per_pos=None)
+
+    def answer(counters: CounterSnapshot) -> bool | None:
+        block = replace(first, counters=counters)
+        return promise_gate(promise, block, promise_tolerance=0.02).passed
+
+    assert answer(blind) is False, "the blocks alone promise too much"
+    assert answer(low) is True
