@@ -17,7 +17,7 @@ from orchestrator.config import CONF_DIR, StudyConfig, load_config
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.prepare import Prepared, identity, premises, prepare, resolve
-from orchestrator.study import TrialOrder
+from orchestrator.study_trial import TrialOrder
 from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 
 Study = Callable[..., StudyConfig]
