@@ -176,9 +176,11 @@ def give_up(
         say(f"to resume: {command} --resume {conduct.study_id}")
     tags = {"reason": (str(error) or type(error).__name__)[:4000]}
     try:
-        conduct.tracker.close_study(
-            conduct.run_id, succeeded=False, tags=tags, metrics={}, artifacts={}
-        )
+        # A verdict that is stored stays one, whatever became of its delivery.
+        if not conduct.journal.state.has_verdict:
+            conduct.tracker.close_study(
+                conduct.run_id, succeeded=False, tags=tags, metrics={}, artifacts={}
+            )
     except OrchestratorError as second:
         say(f"the study's run stays open: {second}")
     try:

@@ -30,7 +30,7 @@ from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, promotable
 from orchestrator.core.wording import set_aside_sentences
 from orchestrator.delivery import Delivery, promise_tags
-from orchestrator.errors import ConfigError, PromotionError, TransientError
+from orchestrator.errors import ConfigError, OrchestratorError, TransientError
 from orchestrator.events import Pace, Printer
 from orchestrator.ports import Registry, Tracker, Version
 from orchestrator.prepare import Prepared, premises
@@ -256,7 +256,7 @@ class Conduct:
             return False
         try:
             self.delivery.promote(version)
-        except (ConfigError, PromotionError) as error:
+        except OrchestratorError as error:
             say(f"not promoted: {error}")
             return False
         self.printer.left_s = None
@@ -265,12 +265,12 @@ class Conduct:
 
     def _restore(self) -> None:
         """Declare the champion again where Serve has lost it, as after a lost head node."""
-        if self.champion is None or self.delivery.serves(self.champion):
-            return
-        self.printer.say(f"production does not serve its champion, {self.champion.version}")
         try:
+            if self.champion is None or self.delivery.serves(self.champion):
+                return
+            self.printer.say(f"production does not serve its champion, {self.champion.version}")
             self.delivery.reapply(self.champion)
-        except PromotionError as error:
+        except OrchestratorError as error:
             self.printer.say(f"the champion cannot be brought back: {error}")
 
 

@@ -112,9 +112,9 @@ class PolicyConfig:
             "give a number of requests, or null for policy.canary_s alone",
         )
         require(
-            0.5 <= self.promise_confidence < 1,
+            0.5 <= self.promise_confidence <= 0.9999,
             "policy.promise_confidence",
-            f"{self.promise_confidence} is not 0.5 to below 1",
+            f"{self.promise_confidence} is not 0.5 to 0.9999",
             "give a share such as 0.99",
         )
         require(
@@ -172,6 +172,13 @@ class ProductionConfig:
         Raises:
             ConfigError: A value is out of range.
         """
+        require(
+            bool(re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_-]*", self.name))
+            and not self.name.startswith("trial-"),
+            "production.name",
+            f"'{self.name}' is no prefix of production's applications",
+            "use letters, digits and dashes, and not trial-, which names what a study ends",
+        )
         require(
             1 <= self.http_port <= 65535,
             "production.http_port",

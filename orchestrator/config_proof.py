@@ -52,6 +52,7 @@ class ProofConfig:
         for name, usual in (("displacement", 0.01), ("error", 0.001)):
             value = getattr(self, name)
             require(0 < value < 1, f"proof.{name}", f"{value} is not in (0, 1)", f"use {usual}")
+        require(self.error >= 1e-9, "proof.error", f"{self.error} is below 1e-9", "use 0.001")
         for name in ("max_tokens", "control_tokens", "greedy_tokens", "answer_tokens"):
             value = getattr(self, name)
             require(value >= 1, f"proof.{name}", f"{value} is below 1", "give at least 1")

@@ -164,8 +164,8 @@ class Stage:
             PromotionError: It died, was restarted, or failed clients that the old one does not.
         """
         share = self._settings.canary_share
-        boot_id = self._production.boot_id(self.app(new.version))
-        begun = self._production.served()
+        boot_id = self._tried(lambda: self._production.boot_id(self.app(new.version)))
+        begun = self._tried(self._production.served)
         self.declare([old, new], {old.version: 1.0 - share, new.version: share})
         started_s = probed_s = self._clock.monotonic()
         while True:
@@ -174,7 +174,7 @@ class Stage:
             if self._clock.monotonic() - probed_s >= PROBE_S:
                 probed_s = self._clock.monotonic()
                 self._probe(new)
-            served = self._production.served()
+            served = self._tried(self._production.served)
             shares = [_since(begun, served, self.app(v.version)) for v in (old, new)]
             fault = canary_fault(*shares)
             if fault is not None:
@@ -190,7 +190,7 @@ class Stage:
         app, limit = self.app(old.version), self._settings.drain_s
         deadline, quiet = self._clock.monotonic() + limit, 0
         while quiet < 2:  # between two parts of one answer a request may be counted nowhere
-            under_way = self._production.served().get(app, _NOTHING).under_way
+            under_way = self._tried(self._production.served).get(app, _NOTHING).under_way
             quiet = quiet + 1 if under_way == 0 else 0
             if self._clock.monotonic() > deadline:
                 self._emit(f"{app} still answers {under_way} requests after {limit:g} s")
@@ -204,7 +204,7 @@ class Stage:
             raise PromotionError(
                 f"{app} is {status or 'not there'} in the canary: {_reason(state, app)}"
             )
-        if self._production.boot_id(app) != boot_id:
+        if self._tried(lambda: self._production.boot_id(app)) != boot_id:
             raise PromotionError(f"{app} was restarted in the canary")
 
     def _probe(self, new: Version) -> None:

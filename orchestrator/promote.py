@@ -144,7 +144,9 @@ class Promoter:
         failed = [
             tag.removeprefix("specpilot.gate.")
             for tag, text in version.tags.items()
-            if tag.startswith("specpilot.gate.") and tag != PROMISE_TAG and text == "failed"
+            if tag.startswith("specpilot.gate.")
+            and not tag.startswith(PROMISE_TAG)
+            and text not in ("passed", "not shown")
         ]
         if failed:
             raise ConfigError(
@@ -249,7 +251,7 @@ class Promoter:
             raise PromotionError(f"version {record.version} of {found.version.model_name}{left}")
 
     def _perform(self, act: Act, done: PromotionStep | None) -> Promoted:
-        version = act.version
+        version, crowning = act.version, False
         try:
             if done is None:
                 act.book.begin(act.record)
@@ -261,10 +263,18 @@ class Promoter:
                     break
                 self._steps.do(act, step)
                 act.book.done(act.record, step)
+            crowning = True
             act.book.crown(act.record)
         except BaseException as error:
             # Whatever ends it, an interrupt too: production goes back to what it was.
-            if not self._is_champion(act):
+            is_champion = self._is_champion(act) if crowning else False
+            if is_champion is None and isinstance(error, Exception):
+                raise PromotionError(
+                    f"version {version.version} of {version.model_name}: the registry does not say "
+                    f"whether it is the champion ({error}); both are left as they are, and the "
+                    "next command goes on or back"
+                ) from error
+            if is_champion is False:
                 left = self._steps.go_back(act, str(error) or type(error).__name__)
                 if not isinstance(error, Exception):
                     raise
@@ -294,11 +304,15 @@ class Promoter:
             and recovery(found.record, found.step, number) == "back"
         )
 
-    def _is_champion(self, act: Act) -> bool:
+    def _is_champion(self, act: Act) -> bool | None:
+        """Return whether the version holds the alias; None where the registry does not answer.
+
+        An answer that was lost may have been one to a change that was made.
+        """
         with contextlib.suppress(OrchestratorError):
             champion = act.book.holder(CHAMPION)
             return champion is not None and champion.version == act.record.version
-        return False
+        return None
 
     def _has_board(self, wait_s: float) -> bool:
         deadline = self._clock.monotonic() + wait_s

@@ -108,7 +108,7 @@ class Steps:
                 self._stage.verify(None)
             self._stage.wait_gone(act.old)
             self._end_outage(act)
-        except OrchestratorError as error:
+        except Exception as error:  # noqa: BLE001  whatever it was, the next command tries again
             left = f"; production could not be put back: {error}"
         try:
             if not left:
@@ -194,7 +194,10 @@ class Steps:
         """Return when this promotion's outage began, also in a process before this one."""
         version = act.book.version(act.record.version)
         text = None if version is None else version.tags.get(OUTAGE_BEGAN_TAG)
-        began = None if text is None else float(text)
+        try:
+            began = None if text is None else float(text)
+        except ValueError:
+            return None  # a figure in a report, which must not keep production from its way back
         return began if began is not None and began >= act.record.began_utc_s - 1 else None
 
     def _end_outage(self, act: Act) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.codec import from_plain, to_plain
@@ -13,10 +13,22 @@ from orchestrator.core.types import Arm, Boot
 
 
 class ProofBoots:
-    """Keeps the proof boots that ended, were lost and are under way."""
+    """Keeps the proof boots that ended, were lost and are under way.
 
-    def __init__(self, question: RaceQuestion, demands: ProofDemands) -> None:
+    Args:
+        question: Of the race.
+        demands: What is asked of them.
+        raced: Returns the boots that were measured so far.
+    """
+
+    def __init__(
+        self,
+        question: RaceQuestion,
+        demands: ProofDemands,
+        raced: Callable[[], Sequence[Boot]] = tuple,
+    ) -> None:
         self._question = question
+        self._raced = raced
         self._demands = demands
         self._ended: list[Boot] = []
         self._lost: list[Arm] = []
@@ -45,7 +57,7 @@ class ProofBoots:
 
     @property
     def _proofs(self) -> Proofs:
-        return Proofs(boots=self.ended, demands=self._demands)
+        return Proofs(boots=self.ended, raced=tuple(self._raced()), demands=self._demands)
 
     def floor(self, arm: Arm) -> float | None:
         """Return the numeric floor that the arm's control measured, in log odds, or None."""

@@ -116,7 +116,10 @@ class RaceSearcher(Searcher):
         self._cut: list[Arm] = []
         self._trial_ids: set[str] = set()
         self._races = build_races(plan.question, plan.race)
-        self._proofs = {race.build: ProofBoots(race.question, plan.demands) for race in self._races}
+        self._proofs = {
+            race.build: ProofBoots(race.question, plan.demands, lambda: self.boots)
+            for race in self._races
+        }
         self._name = arm_names(plan.question.arms)
         self.choices: dict[str, Choice] = {}
         self.stop_reason = ""
@@ -225,6 +228,11 @@ class RaceSearcher(Searcher):
         for arm, reason in proofs.set_aside.items():
             if arm not in before:
                 self._tell(f"{self._name(arm)} is set aside: {reason}")
+        self.choices = {
+            build: choice
+            for build, choice in self.choices.items()
+            if choice.arm not in proofs.set_aside
+        }
         return True
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from orchestrator.core.codec import from_plain
 from orchestrator.core.lossless.greedy import GreedySettings, judge_greedy
 from orchestrator.core.lossless.judge import LosslessResult
 from orchestrator.core.promotion import Gate
-from orchestrator.core.proof import Demand, finding, proof_of
+from orchestrator.core.proof import MAX_CHOICES, Demand, finding, proof_of
 from orchestrator.core.proof_findings import (
     AuditFinding,
     CanaryFinding,
@@ -143,10 +143,30 @@ class Proofs:
         if arm.is_baseline:
             return Gate(name=name, passed=True, reason=CONTROL_ITSELF)
         missing = self._missing(name, arm)
-        if missing is not None:
-            reason = f"not tested: {missing}"
-            return Gate(name=name, passed=None, reason=reason, required=required)
-        return ask(self._looked(arm), required)
+        if missing is None:
+            return ask(self._looked(arm), required)
+        if name == LOSSLESS and (rejected := self._rejected_before_its_end(arm)) is not None:
+            return rejected
+        # Where every choice that was looked at failed, one that was not is no better known.
+        required = required or self._num_looked_at(arm) >= MAX_CHOICES
+        return Gate(name=name, passed=None, reason=f"not tested: {missing}", required=required)
+
+    def _rejected_before_its_end(self, arm: Arm) -> Gate | None:
+        """Return the answer of a proof boot that rejected the arm and died afterwards, or None."""
+        control = self.control(arm)
+        if control is None or control.status is not BootStatus.OK:
+            return None
+        for boot in self.boots:
+            if boot.arm == arm and boot.status is BootStatus.FAILED and not self._differing(boot):
+                alive = replace(boot, status=BootStatus.OK)
+                gate = _Looked(boot=alive, control=control, demands=self.demands).lossless(True)
+                if gate.passed is False:
+                    return gate
+        return None
+
+    def _num_looked_at(self, but: Arm) -> int:
+        """Return how many other arms had proof boots."""
+        return len({boot.arm for boot in self.boots if not boot.arm.is_baseline} - {but})
 
     def _looked(self, arm: Arm) -> _Looked:
         boot, control = proof_of(arm, self.boots), self.control(arm)
@@ -161,7 +181,10 @@ class Proofs:
             return NOT_LOOKED_AT[name]
         for whose, one in (("the control", control), ("the arm", boot)):
             if one is None:
-                num_lost = sum(a == arm or a.is_baseline for a in self.lost)
+                num_lost = sum(
+                    lost == arm or (lost.is_baseline and lost.engine_build == arm.engine_build)
+                    for lost in self.lost
+                )
                 lost = f" ({num_lost} were lost with their process)" if num_lost else ""
                 return f"there is no proof boot of {whose}{lost}"
             if one.status is not BootStatus.OK:

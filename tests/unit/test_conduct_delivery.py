@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.conduct import Conduct
 from orchestrator.config import load_config
-from orchestrator.errors import ConfigError, PromotionError
+from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.events import Printer
 from orchestrator.fakes.tracker import FakeRegistry, FakeTracker
 from orchestrator.fakes.world import FakeClock
@@ -52,6 +52,7 @@ def deliver(deliveries: Deliveries, *settings: str) -> tuple[bool, str]:
         registry=FakeRegistry(),
         delivery=tools,
         printer=Printer(sink=sink, clock=FakeClock(), started_s=0.0),
+        journal=nothing,
     )
     return conduct._deliver(WINNER), sink.getvalue()
 
@@ -84,3 +85,10 @@ def test_promotion_that_fails_ends_the_study_without_one(error: Exception) -> No
 
     assert promoted is False
     assert f"not promoted: {error}" in said
+
+
+def test_delivery_that_the_tracker_cuts_off_does_not_undo_the_verdict() -> None:
+    promoted, said = deliver(Deliveries(error=TransientError("MLflow: away")))
+
+    assert promoted is False
+    assert "not promoted: MLflow: away" in said

@@ -384,3 +384,36 @@ def test_floor_is_the_controls() -> None:
 
     assert proofs.floor(ARM) == 0.01
     assert Proofs().floor(ARM) is None
+
+
+def test_rejection_counts_although_the_engine_died_later() -> None:
+    died = boot(ARM, {ProofPart.TEXT: text("rejected")}, status=BootStatus.FAILED)
+    passed = boot(ARM, {ProofPart.TEXT: text("passed")}, status=BootStatus.FAILED)
+    for demand in ("required", "reported"):
+        demands = ProofDemands(lossless=demand)  # type: ignore[arg-type]  # both are demands
+        proofs = Proofs(boots=(boot(BASELINE, CONTROL), died), demands=demands)
+
+        assert proofs.gates(ARM)[0].passed is False
+        assert list(proofs.set_aside([ARM, OTHER_RULES])) == [ARM]
+        alone = Proofs(boots=(boot(BASELINE, CONTROL), passed), demands=demands)
+        assert alone.gates(ARM)[0].passed is None, "a pass needs a boot that ended well"
+
+
+def test_choice_that_nobody_looked_at_after_three_that_failed_is_no_better_known() -> None:
+    rejected = {ProofPart.TEXT: text("rejected")}
+    others = [
+        make_arm(depth, draft) for depth, draft in ((7, "greedy"), (5, "greedy"), (3, "greedy"))
+    ]
+    boots = tuple(boot(arm, rejected) for arm in others)
+    few = Proofs(boots=(boot(BASELINE, CONTROL), *boots[:2]))
+    all_three = Proofs(boots=(boot(BASELINE, CONTROL), *boots))
+
+    assert not few.gates(ARM)[0].blocks
+    assert all_three.gates(ARM)[0].blocks
+
+
+def test_lost_boots_of_another_builds_control_are_not_counted() -> None:
+    other = replace(BASELINE, engine_build="0.28.0")
+    gate = Proofs(boots=(boot(BASELINE, CONTROL),), lost=(other,), demands=REQUIRED).gates(ARM)[0]
+
+    assert gate.reason == "not tested: there is no proof boot of the arm"

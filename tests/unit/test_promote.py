@@ -618,3 +618,50 @@ def test_record_that_somebody_else_wrote_is_named_and_nothing_is_touched() -> No
         scene.promote(version)
 
     assert len(scene.production.declarations) == begun
+
+
+def test_registry_that_goes_silent_as_the_alias_moves_leaves_both_to_the_next_command() -> None:
+    """The reply is lost and the change is made: what it says of production must become true."""
+    scene, second = scene_with_champion()
+    registry = scene.registry
+    moved = registry.set_alias
+    silent = [False]
+
+    def set_alias(model_name: str, alias: str, version: int) -> None:
+        moved(model_name, alias, version)
+        if alias == CHAMPION and version == second.version and not silent[0]:
+            silent[0] = True
+            raise TransientError("the reply is lost")
+
+    looked = registry.by_alias
+
+    def by_alias(model_name: str, alias: str) -> Version | None:
+        if silent[0] and alias == CHAMPION:
+            raise TransientError("the registry is away")
+        return looked(model_name, alias)
+
+    registry.set_alias = set_alias  # type: ignore[method-assign]
+    registry.by_alias = by_alias  # type: ignore[method-assign]
+    with pytest.raises(PromotionError, match="does not say whether it is the champion"):
+        scene.promote(second, kept())
+    registry.by_alias = looked  # type: ignore[method-assign]
+
+    scene.promoter().settle(MODEL)
+
+    assert scene.aliases()[CHAMPION] == second.version
+    apps, weights = scene.serving()
+    assert apps == {"specpilot-v2"}
+    assert weights == {"specpilot-v2": 1.0}
+
+
+@pytest.mark.parametrize("text", ["failed", "Failed", "", "no"])
+def test_gate_that_does_not_say_passed_is_none_that_passed(text: str) -> None:
+    scene, second = scene_with_champion()
+    scene.registry.set_tag(MODEL, second.version, "specpilot.gate.lossless", text)
+    again = scene.registry.by_number(MODEL, second.version)
+    assert again is not None
+
+    with pytest.raises(ConfigError, match="gate lossless"):
+        scene.promote(again, kept())
+
+    assert scene.aliases()[CHAMPION] == 1

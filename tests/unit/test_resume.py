@@ -23,7 +23,7 @@ from orchestrator.config import CONF_DIR, StudyConfig, load_config
 from orchestrator.core.build_verdict import VerdictSettings, decide_builds
 from orchestrator.core.codec import from_plain
 from orchestrator.core.promotion import GateSettings
-from orchestrator.core.proof_gates import ProofDemands
+from orchestrator.core.proof_gates import ProofDemands, Proofs
 from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.types import Arm, BootStatus, Proof
 from orchestrator.errors import ConfigError, StudyStopped, TransientError
@@ -173,7 +173,7 @@ def assert_counted_once(driver: Driver) -> None:
         raced.boots,
         settings=VerdictSettings(gates=GateSettings(), confidence=0.95, premises={}),
         choices=raced.choices,
-        proofs=raced.proofs,
+        proofs=Proofs(boots=raced.proofs),
     )
     assert found.production.kind in ("promote", "keep", "no_difference", "no_result")
     assert found.production.winner in (None, *(choice.arm for choice in raced.choices.values()))
