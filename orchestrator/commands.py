@@ -19,8 +19,6 @@ from orchestrator.cluster import (
 )
 from orchestrator.conduct import (
     Conduct,
-    comparable_champion,
-    incumbent_arm,
     open_study,
 )
 from orchestrator.config import StudyConfig
@@ -30,6 +28,7 @@ from orchestrator.delivery import delivery
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.events import Printer
 from orchestrator.forecast import Times, forecast
+from orchestrator.incumbent import comparable_champion, incumbent_arm
 from orchestrator.ports import Registry, Version
 from orchestrator.prepare import Prepared, premises, prepare
 from orchestrator.promotion_record import (
@@ -189,6 +188,21 @@ def give_up(
         say(f"applications of trials may be left: {second}")
 
 
+def _version(
+    registry: Registry, name: str, alias: str, number: int | None, *, remedy: str
+) -> Version:
+    """Return the version of a number, or of an alias where none is given.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    found = registry.by_alias(name, alias) if number is None else registry.by_number(name, number)
+    if found is None:
+        wanted = f"alias {alias}" if number is None else f"version {number}"
+        raise ConfigError("tracking.registered_model", f"'{name}' has no {wanted}", remedy)
+    return found
+
+
 def promote(
     config: StudyConfig,
     version_number: int | None,
@@ -199,16 +213,10 @@ def promote(
     """Promote a registered version, by default the challenger; bring a lost champion back."""
     printer, registry = _printer(), compose.registry(config)
     name = config.tracking.registered_model
-    if version_number is None:
-        version, wanted = registry.by_alias(name, CHALLENGER), f"alias {CHALLENGER}"
-    else:
-        version = registry.by_number(name, version_number)
-        wanted = f"version {version_number}"
-    if version is None:
-        raise ConfigError(
-            "tracking.registered_model", f"'{name}' has no {wanted}",
-            "run a study that finds a winner, or name a registered version",
-        )  # fmt: skip
+    version = _version(
+        registry, name, CHALLENGER, version_number,
+        remedy="run a study that finds a winner, or name a registered version",
+    )  # fmt: skip
     prepared = prepare(config, models_must_exist=True)
     config = prepared.config
     if dry_run:
@@ -263,16 +271,10 @@ def rollback_target(
         is_undone = champion is None or champion.version != cut_off.record.version
         if is_undone:
             return cut_off.version if cut_off.record.kind == "rollback" else None
-    if version_number is None:
-        version, wanted = registry.by_alias(name, PREVIOUS), f"alias {PREVIOUS}"
-    else:
-        version = registry.by_number(name, version_number)
-        wanted = f"version {version_number}"
-    if version is None:
-        raise ConfigError(
-            "tracking.registered_model", f"'{name}' has no {wanted}",
-            "name one that has served: --to N; `status` shows what does",
-        )  # fmt: skip
+    version = _version(
+        registry, name, PREVIOUS, version_number,
+        remedy="name one that has served: --to N; `status` shows what does",
+    )  # fmt: skip
     if champion is not None and champion.version == version.version:
         raise ConfigError(
             "--to", f"version {version.version} is the champion", "name another version"

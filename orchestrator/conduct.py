@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from orchestrator import compose
@@ -22,29 +22,34 @@ from orchestrator.core.build_findings import find_builds, summarise_builds
 from orchestrator.core.build_race import build_races, expected_boots_of
 from orchestrator.core.build_verdict import StudyVerdict, VerdictSettings, decide_builds
 from orchestrator.core.builds import arm_names
-from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.premises import Premises, differences
+from orchestrator.core.codec import to_plain
+from orchestrator.core.premises import Premises
 from orchestrator.core.proof_gates import Proofs
 from orchestrator.core.race_state import RaceQuestion
 from orchestrator.core.types import Arm, Boot
 from orchestrator.core.verdict import Verdict, promotable
 from orchestrator.core.wording import set_aside_sentences
 from orchestrator.delivery import Delivery, promise_tags
-from orchestrator.errors import ConfigError, OrchestratorError, TransientError
+from orchestrator.errors import OrchestratorError, TransientError
 from orchestrator.events import Pace, Printer
+from orchestrator.incumbent import (
+    ARM_TAG,
+    PREMISES_TAG,
+    comparable_champion,
+    incumbent_arm,
+    with_incumbent,
+)
 from orchestrator.ports import Registry, Tracker, Version
 from orchestrator.prepare import Prepared, premises
-from orchestrator.promotion_record import CHALLENGER, CHAMPION
+from orchestrator.promotion_record import CHALLENGER
 from orchestrator.report import (
     format_live_table,
     format_plan,
     format_results_table,
 )
 from orchestrator.resume import Journal, StudyState, asked, take_over, tracked
-from orchestrator.study import RaceResult, StudyPlan, run_race, with_incumbent
+from orchestrator.study import RaceResult, StudyPlan, run_race
 
-ARM_TAG = "specpilot.arm"
-PREMISES_TAG = "specpilot.premises"
 STUDY_TAG = "specpilot.study_id"
 PROMOTION_S = 60.0
 """Guess of a promotion's duration beyond one boot, for the time left."""
@@ -333,66 +338,6 @@ def open_study(
     )
     printer.lines([f"study {study_id}", f"results: {tracker.run_url(conduct.run_id)}", *plan])
     return conduct
-
-
-def comparable_champion(
-    registry: Registry, config: StudyConfig, premises_by_build: Mapping[str, Premises]
-) -> Version | None:
-    """Return the champion that the study's arms are compared with; None where nothing serves.
-
-    It is compared with the arms of its own engine build, if the study has that one.
-
-    Raises:
-        ConfigError: The champion stands on other premises, so that no arm can be compared with
-            it, and the policy does not allow to replace it uncompared.
-    """
-    name = config.tracking.registered_model
-    champion = registry.by_alias(name, CHAMPION)
-    if champion is None:
-        return None
-    reasons = _incomparable(champion, config, premises_by_build)
-    if config.policy.replace_incomparable_champion:
-        return None if reasons else champion
-    if reasons:
-        raise ConfigError(
-            "tracking.registered_model",
-            f"the champion of '{name}', version {champion.version}, cannot be compared with this "
-            f"study's arms: {'; '.join(reasons)}",
-            "study under its premises, or set policy.replace_incomparable_champion=true",
-        )
-    return champion
-
-
-def _incomparable(
-    champion: Version, config: StudyConfig, premises_by_build: Mapping[str, Premises]
-) -> tuple[str, ...]:
-    """Return why a champion is no arm of a study with these premises; empty when it is one."""
-    if ARM_TAG not in champion.tags or PREMISES_TAG not in champion.tags:
-        return ("it was not registered by a study",)
-    held = Premises.from_dict(json.loads(champion.tags[PREMISES_TAG]))
-    basis = premises_by_build.get(held.engine_build, premises_by_build[config.engine.build])
-    # The champion is measured again beside the others, so only what it is counts, not how it was
-    # measured then.
-    same_measure = replace(
-        held,
-        node_kind=basis.node_kind,
-        workload_digest=basis.workload_digest,
-        sampling=basis.sampling,
-        step_time=basis.step_time,
-        board_model=basis.board_model,
-        specpilot_version=basis.specpilot_version,
-    )
-    return differences(same_measure, basis)
-
-
-def champion_arm(champion: Version) -> Arm:
-    """Return the arm that a registered version serves."""
-    return from_plain(Arm, json.loads(champion.tags[ARM_TAG]))
-
-
-def incumbent_arm(champion: Version | None) -> Arm | None:
-    """Return the arm that the champion serves, if there is one."""
-    return None if champion is None else champion_arm(champion)
 
 
 def seconds_per_boot(config: StudyConfig) -> float:

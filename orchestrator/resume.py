@@ -14,9 +14,10 @@ from orchestrator.core.premises import Premises, differences
 from orchestrator.core.types import Arm, Boot
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.events import Emit
+from orchestrator.incumbent import with_incumbent
 from orchestrator.ports import Tracker
 from orchestrator.prepare import Prepared, identity
-from orchestrator.study import RaceResult, with_incumbent
+from orchestrator.study import RaceResult
 from orchestrator.trial import boot_params
 
 MAX_CHANGES = 5

@@ -405,10 +405,3 @@ def run_race(
         proofs=searcher.proofs,
         lost_proofs=searcher.lost_proofs,
     )
-
-
-def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:
-    """Return the arms with the incumbent among them, so that it is measured beside them."""
-    if incumbent is None or incumbent in arms:
-        return tuple(arms)
-    return (*arms, incumbent)

@@ -76,5 +76,5 @@ class SpecTrial(tune.Trainable):
         """End the engine; its own failure must not hide how the trial ended."""
         try:
             self._trial.cleanup()
-        except Exception:
+        except Exception:  # Ray's and the engine's have no common class
             logger.exception("cleanup of trial %s failed", self.trial_id)

@@ -177,7 +177,7 @@ class Router:
                 try:
                     async for chunk in chunks:
                         yield chunk
-                except Exception:
+                except Exception:  # counted whatever it was; it goes on to the client's connection
                     failed = True
                     raise
                 finally:

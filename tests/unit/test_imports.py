@@ -97,17 +97,20 @@ ALLOWED: dict[str, set[str]] = {
         *("ports", "prepare", "production_stage", "promote", "promotion_record"),
         *("promotion_report", "promotion_steps"),
     },
+    "incumbent": {"config", "core", "errors", "ports", "promotion_record"},
     "resume": {
-        *("adapters", "core", "errors", "events", "ports", "prepare", "study", "trial"),
+        *("adapters", "core", "errors", "events", "incumbent", "ports", "prepare", "study"),
+        "trial",
     },
     "conduct": {
         *("adapters", "build_report", "cluster", "compose", "config", "core", "delivery"),
-        *("errors", "events", "ports", "prepare", "promotion_record", "report", "resume", "study"),
+        *("errors", "events", "incumbent", "ports", "prepare", "promotion_record", "report"),
+        *("resume", "study"),
     },
     "commands": {
         *("adapters", "cluster", "compose", "conduct", "config", "core", "delivery", "errors"),
-        *("events", "forecast", "ports", "prepare", "promotion_record", "promotion_report"),
-        *("report", "resume"),
+        *("events", "forecast", "incumbent", "ports", "prepare", "promotion_record"),
+        *("promotion_report", "report", "resume"),
     },
     "cli": {
         *("audit_build_command", "canary_command", "commands", "config", "errors", "version"),

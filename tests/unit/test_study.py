@@ -29,8 +29,9 @@ from orchestrator.core.types import Arm, Boot, BootStatus, ProofPart
 from orchestrator.events import Pace, Printer
 from orchestrator.fakes.board import BootFault, Faults
 from orchestrator.fakes.world import FakeClock
+from orchestrator.incumbent import with_incumbent
 from orchestrator.ports import Finding
-from orchestrator.study import RaceSearcher, StudyPlan, with_incumbent
+from orchestrator.study import RaceSearcher, StudyPlan
 from orchestrator.study_progress import Progress
 from orchestrator.trial import describe_end
 
