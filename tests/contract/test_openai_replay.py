@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from orchestrator.fakes.openai import EngineSettings, SseServer, Truth, engine_server, replaying
+from orchestrator.fakes.openai.server import listening
 
 BODY = json.dumps({"model": "m", "prompt": "a b", "max_tokens": 3, "stream": True}).encode()
 DEADLINE_S = 20.0
@@ -112,3 +117,23 @@ def test_replay_client_that_leaves_ends_its_request_with_the_truth_so_far() -> N
 
     (truth,) = truths
     assert 1 <= len(truth.chunk_sent_s) == truth.output_tokens < 100_000
+
+
+@pytest.mark.parametrize("listen", [listening, replaying])
+@pytest.mark.parametrize("turns", range(5))
+def test_connection_that_arrives_as_the_server_ends_is_closed(
+    listen: Callable[[SseServer], AbstractAsyncContextManager[None]], turns: int
+) -> None:
+    async def run() -> None:
+        server = engine_server()
+        with socket.socket() as client:
+            async with listen(server):
+                host, port = server.url.removeprefix("http://").split(":")
+                client.connect((host, int(port)))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+    # A socket that nobody closed says so as it is collected, and the test fails.
+    gc.collect()

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from orchestrator.fakes.openai.script import Act, Chunk, Part, Script, failure
-from orchestrator.fakes.openai.server import HOST, MAX_BODY_BYTES, SseServer, Truth
+from orchestrator.fakes.openai.server import HOST, MAX_BODY_BYTES, SseServer, Truth, stop_listening
 
 MAX_HEAD_BYTES = 64 << 10
 END = b"0\r\n\r\n"
@@ -36,7 +36,7 @@ async def replaying(server: SseServer, port: int = 0) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        listener.close()
+        await stop_listening(listener)
         for connection in tuple(open_connections):
             connection.close()
 
