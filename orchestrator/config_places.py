@@ -66,6 +66,11 @@ class PolicyConfig:
     canary_s: float = 60.0
     canary_requests: int | None = None
     """Clients' requests to the challenger at which the canary ends earlier; None does not."""
+    soak_s: float = 30.0
+    """Seconds under as many requests as the engine may run, before clients reach it; 0 for none."""
+    soak_streams: int | None = None
+    """Requests at a time in the soak; None takes ``engine.args.max_num_seqs``, or the study's
+    highest concurrency where that is not set."""
     promise_confidence: float = 0.99
     """Of the interval that a challenger is held to in production, 0 to 1. Wide, because a version
     that is wrongly kept out costs a boot."""
@@ -110,6 +115,18 @@ class PolicyConfig:
             "policy.canary_requests",
             f"{self.canary_requests} is below 1",
             "give a number of requests, or null for policy.canary_s alone",
+        )
+        require(
+            0 <= self.soak_s < math.inf,
+            "policy.soak_s",
+            f"{self.soak_s} is no time",
+            "give seconds, or 0 for no soak",
+        )
+        require(
+            self.soak_streams is None or self.soak_streams >= 1,
+            "policy.soak_streams",
+            f"{self.soak_streams} is below 1",
+            "give a number of requests, or null for engine.args.max_num_seqs",
         )
         require(
             0.5 <= self.promise_confidence <= 0.9999,

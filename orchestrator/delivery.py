@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
@@ -15,6 +15,7 @@ from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.formulas import output_throughput, quantile
 from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.promise import Promise, make_promise, promise_gate
+from orchestrator.core.promotion import Gate, soak_gate
 from orchestrator.core.takeover import Kind
 from orchestrator.core.types import Arm, Block, Boot, Cell
 from orchestrator.errors import ConfigError, PromotionError
@@ -58,6 +59,7 @@ class Delivery:
             version,
             kind=kind,
             measure=self._measure,
+            soak=self._soak if self.prepared.config.policy.soak_s > 0 else None,
             allow_outage=allow_outage or self.prepared.config.policy.allow_outage,
         )
         if done.verified_throughput is not None:
@@ -113,6 +115,7 @@ class Delivery:
                 "policy.promote": policy.promote,
                 "policy.approval": policy.approval,
                 "policy.allow_outage": may_stop,
+                "policy.soak_s": policy.soak_s,
                 "policy.canary_share": policy.canary_share,
                 "policy.canary_s": policy.canary_s,
                 "policy.canary_requests": policy.canary_requests,
@@ -158,22 +161,29 @@ class Delivery:
         gate = promise_gate(promise, block, promise_tolerance=config.policy.promise_tolerance)
         return Measurement(throughput=throughput, gate=gate)
 
+    def _soak(self, version: Version) -> Gate:
+        """Load the version with as many requests as it may run."""
+        promise, config = held_to(version), self.prepared.config
+        streams = config.policy.soak_streams or config.engine.args.get("max_num_seqs")
+        cell = replace(promise.cell, streams=int(streams or promise.cell.streams), request_rate=0.0)
+        load = replace(config.load, block_s=config.policy.soak_s, block_tokens=None)
+        return soak_gate(self._block(version, promise, replace(config, load=load), cell))
+
     def _valid_block(self, version: Version, promise: Promise) -> Block:
         """Return the first block that counts, else the last; what it came to is not looked at."""
         for _ in range(MEASURE_TRIES - 1):
-            block = self._block(version, promise)
+            block = self._block(version, promise, self.prepared.config, promise.cell)
             if block.is_valid or block.num_failed:
                 return block
             self.printer.say(f"measuring again: {block.invalid_reason}")
-        return self._block(version, promise)
+        return self._block(version, promise, self.prepared.config, promise.cell)
 
-    def _block(self, version: Version, promise: Promise) -> Block:
-        config = self.prepared.config
+    def _block(self, version: Version, promise: Promise, config: StudyConfig, cell: Cell) -> Block:
         app = app_name(config.production.name, version.version)
         request = LoadRequest(
             base_url=self.production.url,
             model=config.engine.served_model_name,
-            cell=promise.cell,
+            cell=cell,
             # Another one each time: a second measurement must not find its prompts in the cache.
             seed=config.seed + round(SystemClock().utc_s()) % 2**30,
             headers=self.production.pin(app),
@@ -270,7 +280,7 @@ def promotion_settings(config: StudyConfig, prompts: Sequence[str]) -> Promotion
         canary_s=policy.canary_s,
         canary_requests=policy.canary_requests,
         drain_s=production.drain_s,
-        measure_s=1.5 * load.block_s,
+        measure_s=1.5 * (load.block_s + policy.soak_s),
     )
 
 

@@ -14,12 +14,12 @@ from orchestrator.production_stage import POLL_S, PromotionSettings, Stage
 from orchestrator.promotion_record import (
     BOOT_TIME_TAG,
     CHAMPION,
-    PROMISE_TAG,
+    LIVE_GATES,
     STEP_TAG,
     Found,
     PromotionRecord,
 )
-from orchestrator.promotion_steps import Act, Measure, Steps
+from orchestrator.promotion_steps import Act, Measure, Soak, Steps
 
 BOARD_WAIT_S = 60.0
 """Longest wait for a board: one that a trial has just left takes Ray a moment to count as free."""
@@ -81,6 +81,7 @@ class Promoter:
         *,
         kind: Kind = "promote",
         measure: Measure | None = None,
+        soak: Soak | None = None,
         allow_outage: bool = False,
     ) -> Promoted:
         """Make the version the champion, or leave everything as it was.
@@ -89,8 +90,9 @@ class Promoter:
 
         Args:
             version: The registered challenger.
-            kind: A rollback is neither measured nor given a canary: it has served before.
+            kind: A rollback is not measured, soaked or given a canary: it has served before.
             measure: None measures nothing.
+            soak: None leaves it out.
             allow_outage: Whether the old engine may be ended first where no board is free.
 
         Raises:
@@ -117,9 +119,8 @@ class Promoter:
             )
             done = None
         old = None if record.champion is None else book.version(record.champion)
-        return self._perform(
-            Act(book=book, record=record, version=version, old=old, measure=measure), done
-        )
+        act = Act(book=book, record=record, version=version, old=old, measure=measure, soak=soak)
+        return self._perform(act, done)
 
     def preflight(
         self,
@@ -145,7 +146,7 @@ class Promoter:
             tag.removeprefix("specpilot.gate.")
             for tag, text in version.tags.items()
             if tag.startswith("specpilot.gate.")
-            and not tag.startswith(PROMISE_TAG)
+            and not tag.startswith(LIVE_GATES)
             and text not in ("passed", "not shown")
         ]
         if failed:
@@ -240,7 +241,7 @@ class Promoter:
         if needs == "forget":
             book.forget(record, f"cut off after '{step.value}'; another version was promoted since")
             return
-        act = Act(book=book, record=record, version=found.version, old=champion, measure=None)
+        act = Act(book=book, record=record, version=found.version, old=champion)
         if needs == "finish":
             self._emit(f"version {record.version} is the champion; ending what was before it")
             self._steps.crowned(act)

@@ -9,6 +9,7 @@ from orchestrator.core.takeover import Kind, Mode, TakeOver
 from orchestrator.ports import ProductionState, Version
 from orchestrator.promotion_record import (
     CANARY_TAG,
+    LIVE_GATES,
     OUTAGE_TAG,
     PROMISE_TAG,
     REASON_TAG,
@@ -27,6 +28,7 @@ _DONE = {
     "booted": "boot it",
     "verified": "verify it through the production path",
     "measured": "measure it there and compare with its promise",
+    "soaked": "give it as many requests as it may run",
     "canary": "give it a share of the traffic",
     "shifted": "shift all traffic to it",
     "drained": "wait for the last answers of what served",
@@ -52,7 +54,7 @@ def gate_lines(version: Version) -> list[str]:
     gates = {
         tag.removeprefix(GATE_PREFIX): text
         for tag, text in version.tags.items()
-        if tag.startswith(GATE_PREFIX) and tag != PROMISE_TAG and not tag.endswith("_reason")
+        if tag.startswith(GATE_PREFIX) and tag not in LIVE_GATES and not tag.endswith("_reason")
     }
     if not gates:
         return ["  no gate is recorded: it was not registered by a study"]

@@ -16,6 +16,7 @@ from orchestrator.promotion_record import (
     OUTAGE_BEGAN_TAG,
     OUTAGE_TAG,
     PROMISE_TAG,
+    SOAK_TAG,
     THROUGHPUT_TAG,
     PromotionRecord,
 )
@@ -34,6 +35,9 @@ class Measurement:
 Measure = Callable[[Version], Measurement]
 """Measures a version under load through the production path, while no client reaches it."""
 
+Soak = Callable[[Version], Gate]
+"""Lets a version run as many requests as it may, while no client reaches it."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Act:
@@ -43,7 +47,8 @@ class Act:
     record: TakeOver
     version: Version
     old: Version | None
-    measure: Measure | None
+    measure: Measure | None = None
+    soak: Soak | None = None
     throughput: float | None = None
     outage_s: float | None = None
 
@@ -64,6 +69,7 @@ class Steps:
             PromotionStep.BOOTED: self._boot,
             PromotionStep.VERIFIED: self._verify,
             PromotionStep.MEASURED: self._measure,
+            PromotionStep.SOAKED: self._soak,
             PromotionStep.CANARY: self._canary,
             PromotionStep.SHIFTED: self._shift,
             PromotionStep.DRAINED: self._drain,
@@ -154,15 +160,27 @@ class Steps:
             return
         self._say(act, "measuring it under load through the production path")
         found = act.measure(act.version)
-        words = {True: "passed", False: "failed", None: "not shown"}[found.gate.passed]
-        act.book.note(act.record, PROMISE_TAG, words)
-        act.book.note(act.record, f"{PROMISE_TAG}_reason", found.gate.reason)
-        self._say(act, f"promise {words}: {found.gate.reason}")
+        self._note_gate(act, PROMISE_TAG, found.gate)
         if found.gate.blocks:
             raise PromotionError(f"it does not keep its study's promise: {found.gate.reason}")
         act.throughput = found.throughput
         if found.throughput is not None:
             act.book.note(act.record, THROUGHPUT_TAG, f"{found.throughput:.2f}")
+
+    def _soak(self, act: Act) -> None:
+        if act.soak is None:
+            return
+        self._say(act, "giving it as many requests as it may run")
+        gate = act.soak(act.version)
+        self._note_gate(act, SOAK_TAG, gate)
+        if gate.blocks:
+            raise PromotionError(f"it does not stand full concurrency: {gate.reason}")
+
+    def _note_gate(self, act: Act, tag: str, gate: Gate) -> None:
+        words = {True: "passed", False: "failed", None: "not shown"}[gate.passed]
+        act.book.note(act.record, tag, words)
+        act.book.note(act.record, f"{tag}_reason", gate.reason)
+        self._say(act, f"{gate.name} {words}: {gate.reason}")
 
     def _canary(self, act: Act) -> None:
         settings = self._settings

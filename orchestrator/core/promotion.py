@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.space import CAPABILITIES, not_in_force
-from orchestrator.core.types import Arm, Block, Boot, BootStatus, Cell
+from orchestrator.core.types import Arm, Block, Boot, BootStatus, Cell, Invalid
+
+SOAK_GATE = "soak"
+_SOAK_FAULTS = frozenset(
+    {Invalid.REQUESTS, Invalid.TOKENS, Invalid.RESTARTED, Invalid.TRUNCATED, Invalid.GARBAGE}
+)
+"""What may not happen at full concurrency. How fast it is there was promised by nobody, and how
+many requests run at a time is up to the KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +192,30 @@ def synthetic_gate(arm: Arm) -> Gate:
             reason = f"{key}={rule} does not verify drafts and never serves"
             return Gate(name="not_synthetic", passed=False, reason=reason)
     return Gate(name="not_synthetic", passed=True, reason="drafts are verified by the target")
+
+
+def soak_gate(block: Block) -> Gate:
+    """Return whether an engine under as many requests as it may run answers them all, and right.
+
+    Args:
+        block: One block through the production path; whether it has a score does not matter.
+    """
+    faults = [item for item in block.invalid if item.kind in _SOAK_FAULTS]
+    at = f"{block.cell.streams} requests at a time"
+    if block.num_failed:
+        first = next(iter(block.errors), "no reason is known")
+        reason = f"at {at}, {block.num_failed} failed: {first}"
+        return Gate(name=SOAK_GATE, passed=False, reason=reason, required=True)
+    if faults:
+        reason = f"at {at}, " + "; ".join(f"{item.kind}: {item.detail}" for item in faults)
+        return Gate(name=SOAK_GATE, passed=False, reason=reason, required=True)
+    if not block.num_requests:
+        reason = f"at {at}, no request ended"
+        return Gate(name=SOAK_GATE, passed=None, reason=reason, required=True)
+    reason = f"at {at}, all {block.num_requests} were answered"
+    if block.num_refused:
+        reason += f", {block.num_refused} after a refusal"
+    return Gate(name=SOAK_GATE, passed=True, reason=reason, required=True)
 
 
 def _non_inferiority(

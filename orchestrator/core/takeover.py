@@ -28,6 +28,7 @@ class PromotionStep(StrEnum):
     BOOTED = "booted"
     VERIFIED = "verified"
     MEASURED = "measured"
+    SOAKED = "soaked"
     CANARY = "canary"
     SHIFTED = "shifted"
     DRAINED = "drained"
@@ -69,13 +70,13 @@ class TakeOver:
     def steps(self) -> tuple[PromotionStep, ...]:
         """The steps of this promotion in order, up to its good end.
 
-        A version that goes back to production has shown before what measuring and a canary show,
-        and a person waits. Without an old version, or when it has ended first, there is no share
-        to give and nothing to drain after the shift.
+        A version that goes back to production has shown before what measuring, a soak and a canary
+        show, and a person waits. Without an old version, or when it has ended first, there is no
+        share to give and nothing to drain after the shift.
         """
         left_out = {PromotionStep.FAILED}
         if self.kind == "rollback":
-            left_out |= {PromotionStep.MEASURED, PromotionStep.CANARY}
+            left_out |= {PromotionStep.MEASURED, PromotionStep.SOAKED, PromotionStep.CANARY}
         if self.champion is None or self.mode == "swap":
             left_out |= {PromotionStep.CANARY, PromotionStep.DRAINED}
         if self.champion is None or self.mode == "beside":

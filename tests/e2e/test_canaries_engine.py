@@ -1,9 +1,7 @@
 """Canaries and scored tasks on one boot of the real engine without speculation."""
 
-from collections.abc import Iterator
-
 import pytest
-from cpu_engine import MAX_MODEL_LEN, NEEDS_ENGINE, TARGET, booted
+from cpu_engine import MAX_MODEL_LEN, NEEDS_ENGINE, TARGET, Engine
 
 from orchestrator.canaries.run import NAMES, CanarySettings, run_canaries
 from orchestrator.canaries.scored import ScoreSettings, find_task, score_tasks
@@ -21,10 +19,9 @@ from orchestrator.core.quality import (
 pytestmark = NEEDS_ENGINE
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with booted(tmp_path_factory.mktemp("engine"), speculates=False) as engine:
-        yield Server(base=engine.url, model="tiny")
+@pytest.fixture
+def server(control_engine: Engine) -> Server:
+    return Server(base=control_engine.url, model="tiny")
 
 
 def test_canaries_small_model_without_parsers_fails_them_and_says_nothing(server: Server) -> None:

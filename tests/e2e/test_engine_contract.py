@@ -5,26 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cpu_engine import MAX_MODEL_LEN, NEEDS_ENGINE, ROOT, Engine, booted
+from cpu_engine import MAX_MODEL_LEN, NEEDS_ENGINE, ROOT, Engine
 from server_contract import ServerContract, ServerUnderTest
 
 pytestmark = NEEDS_ENGINE
 
-TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
-"""The tiny target is a plain language model and has no template of its own."""
 
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    folder = tmp_path_factory.mktemp("engine")
-    template = folder / "template.jinja"
-    template.write_text(TEMPLATE)
-    with booted(folder, "--chat-template", str(template)) as started:
-        yield started
+@pytest.fixture
+def engine(speculating_engine: Engine) -> Engine:
+    return speculating_engine
 
 
 class TestRealEngine(ServerContract):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cpu_engine import MAX_MODEL_LEN, NEEDS_ENGINE, ROOT, Engine, booted
+from cpu_engine import MAX_MODEL_LEN, NEEDS_ENGINE, ROOT, Engine
 from lossless_contract import LosslessContract, ask
 
 from orchestrator.load.scoring import TokenServer
@@ -19,17 +18,10 @@ pytestmark = NEEDS_ENGINE
 PROMPTS = ROOT / "infra" / "tiny_models" / "heldout_prompts.jsonl"
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    folder = tmp_path_factory.mktemp("engine")
-    with booted(folder, "--max-num-seqs", "16", speculates=False) as started:
-        yield started
-
-
 class TestRealEngine(LosslessContract):
     @pytest.fixture
-    def server(self, engine: Engine) -> TokenServer:
-        return TokenServer(base_url=engine.url, model="tiny", name="the arm")
+    def server(self, control_engine: Engine) -> TokenServer:
+        return TokenServer(base_url=control_engine.url, model="tiny", name="the arm")
 
     @pytest.fixture
     def workload(self) -> Workload:
@@ -57,19 +49,19 @@ def lossless(arm: Engine, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_command_tests_an_arm_that_speculates_beside_its_control(
-    engine: Engine, tmp_path_factory: pytest.TempPathFactory
+    control_engine: Engine, speculating_engine: Engine
 ) -> None:
     """Few tokens: what is shown is that speculated tokens are sampled, scored and judged."""
-    with booted(tmp_path_factory.mktemp("arm")) as arm:
-        status, record = lossless(
-            arm, "--control-url", engine.url, "--tokens", "500", "--concurrency", "4",
-            "--control-samples", "500",
-        )  # fmt: skip
-        accepted = arm.counter("vllm:spec_decode_num_accepted_tokens_total")
+    accepted = "vllm:spec_decode_num_accepted_tokens_total"
+    before = speculating_engine.counter(accepted)
+    status, record = lossless(
+        speculating_engine, "--control-url", control_engine.url, "--tokens", "500",
+        "--concurrency", "4", "--control-samples", "500",
+    )  # fmt: skip
 
     outcome = record["outcome"]
     assert (status, outcome["result"]["kind"]) == (3, "cannot_tell")
-    assert accepted > 50
+    assert speculating_engine.counter(accepted) - before > 50
     assert outcome["result"]["num_tokens"] >= 500
     assert outcome["control"]["floor"] < 1e-3
     assert outcome["refused"] == {}

@@ -32,6 +32,7 @@ SMALL = [
     "load.temperatures=[0.7]",
     "load.streams=[2]",
     "load.block_s=5",
+    "policy.soak_s=3",
     "production.verify_requests=2",
 ]
 
@@ -61,6 +62,7 @@ def test_study_on_the_real_engine_ends_with_the_winner_serving(
     assert champion.tags["specpilot.arm_label"] == "probabilistic+block-7"
     assert champion.tags["specpilot.step_time"] == "modelled"
     assert champion.tags["specpilot.gate.lossless"] == "passed"
+    assert champion.tags["specpilot.gate.soak"] == "passed"
     _assert_tracked(client)
     _assert_serves(cluster, f"specpilot-v{champion.version}")
 

@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from ray.job_submission import JobSubmissionClient
 
-from infra.demo import local_settings, run_study, submit
+from infra.demo import NOTHING_PROMOTED, local_settings, run_study, submit
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import members
 from orchestrator import cli
@@ -46,18 +46,10 @@ FAST = [
     "load.temperatures=[0.7]",
     "load.streams=[1]",
     "load.block_s=1",
+    "policy.soak_s=1",
     "production.verify_requests=2",
 ]
 MODEL = "specpilot-demo"
-APART = [
-    "search.max_boots=5",
-    "tracking.experiment=apart",
-    "tracking.registered_model=apart",
-    "policy.promote=never",
-    "proof.lossless=skipped",
-    "proof.canaries=skipped",
-]
-"""A study that leaves production and the other study's results alone."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +67,7 @@ def settings(cluster: LocalCluster) -> list[str]:
     return [*FAST, *local_settings(cluster, load_config(STUDY, FAST))]
 
 
-def test_study_whose_driver_was_killed_is_resumed_and_counts_each_boot_once(
+def test_study_whose_driver_was_killed_goes_on_promotes_and_keeps_its_champion(
     cluster: LocalCluster,
     settings: list[str],
     capfd: pytest.CaptureFixture[str],
@@ -84,16 +76,37 @@ def test_study_whose_driver_was_killed_is_resumed_and_counts_each_boot_once(
     """F17: the finished boots are kept, the one under way is done again."""
     monkeypatch.setenv("SPECPILOT_STATE_DIR", str(cluster.state_dir))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.mlflow_uri)
-    settings = [*settings, *APART]
     kill_driver(cluster, settings)
     (before,) = states(cluster)
-    study_id = before["study_id"]
-    resume = ["--resume", study_id]
+    resume = ["--resume", before["study_id"]]
 
     assert cli.main(["study", str(STUDY), *settings, "load.block_s=2", *resume]) == 2
     assert "load.block_s was 1" in capfd.readouterr().err
-    assert run_study(cluster, STUDY, [*settings, *resume]) == 3
+    assert run_study(cluster, STUDY, [*settings, *resume]) == 0
 
+    output = capfd.readouterr().out
+    assert "MODELLED by gb10_model" in output
+    assert_counts_each_boot_once(cluster, before)
+    champion = assert_promoted(cluster)
+
+    assert cli.main(["study", str(STUDY), *settings, *resume]) == 2
+    assert "has its verdict" in capfd.readouterr().err
+
+    assert run_study(cluster, STUDY, settings) == NOTHING_PROMOTED
+
+    output = capfd.readouterr().out
+    assert "nothing is promoted" in output
+    held = MlflowClient(cluster.mlflow_uri).get_model_version_by_alias(MODEL, "champion")
+    assert held.version == champion
+    assert complete(cluster)[1] == f"specpilot-v{champion}"
+
+    assert run_study(cluster, STUDY, [*settings, "engine.args.max_num_seqs=4"]) == 2
+
+    assert "cannot be compared" in capfd.readouterr().out
+
+
+def assert_counts_each_boot_once(cluster: LocalCluster, before: dict[str, Any]) -> None:
+    """Of a resumed study: what it had is kept, and what it counts is what MLflow holds."""
     assert not [name for name in applications(cluster) if name.startswith("trial-")]
     (after,) = states(cluster)
     assert after["has_verdict"]
@@ -104,12 +117,14 @@ def test_study_whose_driver_was_killed_is_resumed_and_counts_each_boot_once(
     assert len({(str(boot["arm"]), boot["replicate"]) for boot in boots}) == len(boots)
     client = MlflowClient(cluster.mlflow_uri)
     study = client.get_run(after["run_id"])
-    assert (study.info.status, study.data.tags["specpilot.study_id"]) == ("FINISHED", study_id)
-    runs = {run.info.run_id: run for run in _children(client, "apart")}
+    assert study.info.status == "FINISHED"
+    assert study.data.tags["specpilot.study_id"] == before["study_id"]
+    runs = {run.info.run_id: run for run in children_of(client, after["run_id"])}
     counted = {boot["run_id"]: boot for boot in boots}
     assert counted.keys() <= runs.keys()
+    others = [runs[run_id] for run_id in runs.keys() - counted.keys()]
     # The boot under way may have had no run yet.
-    assert {runs[run_id].info.status for run_id in runs.keys() - counted.keys()} <= {"FAILED"}
+    assert {run.info.status for run in others if "proof" not in run.data.params} <= {"FAILED"}
     for run_id, boot in counted.items():
         tags = runs[run_id].data.tags
         assert runs[run_id].info.status == "FINISHED"
@@ -117,8 +132,32 @@ def test_study_whose_driver_was_killed_is_resumed_and_counts_each_boot_once(
             block["block_id"] for block in boot["blocks"]
         }
 
-    assert cli.main(["study", str(STUDY), *settings, *resume]) == 2
-    assert "has its verdict" in capfd.readouterr().err
+
+def assert_promoted(cluster: LocalCluster) -> str:
+    """Return the champion's version: it serves, proved, and its arm was booted afresh."""
+    client = MlflowClient(cluster.mlflow_uri)
+    champion = client.get_model_version_by_alias(MODEL, "champion")
+    assert champion.tags["specpilot.step_time"] == "modelled"
+    assert champion.tags["specpilot.gate.lossless"] == "passed"
+    text, version = complete(cluster)
+    assert text
+    assert version == f"specpilot-v{champion.version}"
+    (state,) = states(cluster)
+    children = children_of(client, state["run_id"])
+    proofs = [run for run in children if "proof" in run.data.params]
+    assert {run.info.status for run in proofs} == {"FINISHED"}
+    assert [run.data.metrics["lossless/audit_attached"] for run in proofs] == [0, 0]
+    assert all(run.data.metrics["lossless/text_p_value"] > 0.0005 for run in proofs)
+    boots = Counter(
+        run.data.params["arm"]
+        for run in children
+        if run not in proofs and run.info.status == "FINISHED"
+    )
+    assert len(boots) == 3
+    assert boots.total() <= load_config(STUDY, FAST).search.max_boots
+    # The one that chose it, and two fresh ones at least.
+    assert boots[champion.tags["specpilot.arm_label"]] >= 3
+    return str(champion.version)
 
 
 def kill_driver(cluster: LocalCluster, settings: list[str]) -> None:
@@ -165,44 +204,6 @@ def complete(cluster: LocalCluster) -> tuple[str, str]:
     with urllib.request.urlopen(request, timeout=60) as answer:
         version = answer.headers["x-specpilot-version"]
         return json.load(answer)["choices"][0]["text"], version
-
-
-def test_study_promotes_keeps_its_champion_and_brings_it_back(
-    cluster: LocalCluster, settings: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    client = MlflowClient(cluster.mlflow_uri)
-
-    assert run_study(cluster, STUDY, settings) == 0
-
-    output = capfd.readouterr().out
-    assert "MODELLED by gb10_model" in output
-    champion = client.get_model_version_by_alias(MODEL, "champion")
-    assert champion.tags["specpilot.step_time"] == "modelled"
-    assert champion.tags["specpilot.gate.lossless"] == "passed"
-    text, version = complete(cluster)
-    assert text
-    assert version == f"specpilot-v{champion.version}"
-    children = _children(client, "demo")
-    assert {run.info.status for run in children} == {"FINISHED"}
-    proofs = [run for run in children if "proof" in run.data.params]
-    assert [run.data.metrics["lossless/audit_attached"] for run in proofs] == [0, 0]
-    assert all(run.data.metrics["lossless/text_p_value"] > 0.0005 for run in proofs)
-    boots = Counter(run.data.params["arm"] for run in children if run not in proofs)
-    assert len(boots) == 3
-    assert boots.total() <= load_config(STUDY, FAST).search.max_boots
-    # The one that chose it, and two fresh ones at least.
-    assert boots[champion.tags["specpilot.arm_label"]] >= 3
-
-    assert run_study(cluster, STUDY, settings) == 3
-
-    output = capfd.readouterr().out
-    assert "nothing is promoted" in output
-    assert client.get_model_version_by_alias(MODEL, "champion").version == champion.version
-    assert complete(cluster)[1] == version
-
-    assert run_study(cluster, STUDY, [*settings, "engine.args.max_num_seqs=4"]) == 2
-
-    assert "cannot be compared" in capfd.readouterr().out
 
 
 class Clients(threading.Thread):
@@ -300,6 +301,7 @@ def test_version_gets_a_share_then_all_and_one_command_goes_back(
     canary = ["policy.canary_share=0.4", "policy.canary_s=60", "policy.canary_requests=5"]
     status, said = command(cluster, "promote", *study, *canary, *number)
     assert status == 0, said
+    assert "soak passed: at 8 requests at a time" in said
     assert "giving it 40% of the traffic" in said
     assert complete(cluster)[1] == apps[1]
 
@@ -318,11 +320,11 @@ def test_version_gets_a_share_then_all_and_one_command_goes_back(
     assert f"{apps[0]}: RUNNING, weight 1" in said
 
 
-def _children(client: MlflowClient, name: str) -> list[Run]:
-    experiment = client.get_experiment_by_name(name)
-    assert experiment is not None
+def children_of(client: MlflowClient, run_id: str) -> list[Run]:
+    """Return the runs of a study's boots."""
+    experiment_id = client.get_run(run_id).info.experiment_id
     return list(
         client.search_runs(
-            [experiment.experiment_id], "tags.`mlflow.parentRunId` LIKE '%'", max_results=100
+            [experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'", max_results=100
         )
     )

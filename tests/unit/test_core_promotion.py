@@ -14,11 +14,12 @@ from orchestrator.core.promotion import (
     cells_gate,
     in_force_gate,
     kv_gate,
+    soak_gate,
     synthetic_gate,
     ttft_gate,
     valid_gate,
 )
-from orchestrator.core.types import BootStatus
+from orchestrator.core.types import BootStatus, Invalid, Invalidity
 
 ARM = make_arm()
 SETTINGS = GateSettings(cell_tolerance=0.05, ttft_tolerance=0.1)
@@ -38,6 +39,12 @@ def make_contrast(
         method="t",
         reason=None if low is not None else "no replicate",
     )
+
+
+SOAKED = {
+    *(Invalid.REQUESTS, Invalid.TOKENS, Invalid.RESTARTED, Invalid.TRUNCATED, Invalid.GARBAGE)
+}
+"""What may not happen at full concurrency."""
 
 
 def test_gate_blocks_on_failure_and_on_a_required_unknown() -> None:
@@ -199,3 +206,43 @@ def test_synthetic_gate_never_lets_synthetic_serve() -> None:
     assert synthetic_gate(make_arm(rejection="synthetic")).passed is False
     assert synthetic_gate(ARM).passed is True
     assert synthetic_gate(BASELINE).passed is True
+
+
+@pytest.mark.parametrize("kind", ["requests", "tokens", "restarted", "truncated", "garbage"])
+def test_soak_gate_fails_on_answers_that_are_wrong_or_do_not_come(kind: str) -> None:
+    fault = Invalidity(kind=Invalid(kind), detail="so it was")
+
+    gate = soak_gate(replace(make_block(BASELINE), invalid=(fault,)))
+
+    assert (gate.passed, gate.blocks) == (False, True)
+    assert f"{kind}: so it was" in gate.reason
+
+
+def test_soak_gate_names_the_first_failure_and_how_many_ran() -> None:
+    block = replace(make_block(BASELINE), num_failed=3, errors={"HTTP 500: out of memory": 3})
+
+    gate = soak_gate(block)
+
+    assert gate.passed is False
+    reason = f"at {CELL.streams} requests at a time, 3 failed: HTTP 500: out of memory"
+    assert gate.reason == reason
+
+
+@pytest.mark.parametrize("kind", sorted({*Invalid} - SOAKED, key=str))
+def test_soak_gate_asks_for_no_speed_and_no_score(kind: Invalid) -> None:
+    block = replace(make_block(BASELINE), invalid=(Invalidity(kind=kind, detail="x"),))
+
+    assert soak_gate(block).passed is True
+
+
+def test_soak_gate_without_a_request_shows_nothing_and_blocks() -> None:
+    gate = soak_gate(replace(make_block(BASELINE), num_requests=0))
+
+    assert (gate.passed, gate.blocks) == (None, True)
+
+
+def test_soak_gate_tells_refusals_that_were_asked_again() -> None:
+    gate = soak_gate(replace(make_block(BASELINE), num_refused=4))
+
+    assert gate.passed is True
+    assert gate.reason.endswith("all 30 were answered, 4 after a refusal")

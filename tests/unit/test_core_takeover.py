@@ -31,14 +31,23 @@ def names(record: TakeOver) -> list[str]:
 
 def test_steps_beside_a_champion_measure_before_a_client_comes() -> None:
     assert names(RECORD) == [
-        *("challenger", "booted", "verified", "measured", "canary", "shifted", "drained"),
+        *("challenger", "booted", "verified", "measured", "soaked", "canary", "shifted", "drained"),
         *("aliased", "retired"),
     ]
 
 
 def test_steps_of_a_swap_end_the_old_version_first() -> None:
     assert names(replace(RECORD, mode="swap")) == [
-        *("challenger", "stopped", "booted", "verified", "measured", "shifted", "aliased"),
+        *(
+            "challenger",
+            "stopped",
+            "booted",
+            "verified",
+            "measured",
+            "soaked",
+            "shifted",
+            "aliased",
+        ),
         "retired",
     ]
 
@@ -53,7 +62,16 @@ def test_steps_of_a_rollback_neither_measure_nor_share() -> None:
 def test_steps_of_a_first_promotion_have_nothing_to_share_or_to_end(mode: str) -> None:
     first = replace(RECORD, champion=None, mode=mode)  # type: ignore[arg-type]
     assert names(first) == [
-        *("challenger", "booted", "verified", "measured", "shifted", "aliased", "retired"),
+        *(
+            "challenger",
+            "booted",
+            "verified",
+            "measured",
+            "soaked",
+            "shifted",
+            "aliased",
+            "retired",
+        ),
     ]
 
 

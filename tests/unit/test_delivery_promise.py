@@ -77,4 +77,4 @@ def test_settings_of_a_promotion_come_from_the_study(config: StudyConfig) -> Non
 
     assert (settings.canary_share, settings.canary_s) == (0.3, 60.0)
     assert (settings.canary_requests, settings.drain_s) == (7, 5.0)
-    assert settings.measure_s == 1.5 * config.load.block_s
+    assert settings.measure_s == 1.5 * (config.load.block_s + config.policy.soak_s)

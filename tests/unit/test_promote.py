@@ -30,6 +30,7 @@ from orchestrator.promotion_record import (
     PROMISE_TAG,
     REASON_TAG,
     SINCE_TAG,
+    SOAK_TAG,
     STEP_TAG,
 )
 from orchestrator.promotion_steps import Measure, Measurement
@@ -116,6 +117,7 @@ def test_steps_are_recorded_on_the_version_in_their_order() -> None:
         "booted",
         "verified",
         "measured",
+        "soaked",
         "canary",
         "shifted",
         "drained",
@@ -452,6 +454,27 @@ def test_promise_that_cannot_be_told_keeps_the_challenger_out_where_it_is_requir
         scene.promote(version, lambda _version: Measurement(throughput=9.0, gate=gate))
 
     assert scene.tag(version, PROMISE_TAG) == "not shown"
+
+
+def test_challenger_that_does_not_stand_full_concurrency_never_meets_a_client() -> None:
+    scene, version = scene_with_champion()
+    begun, seen = len(scene.production.declarations), list[int]()
+    gate = Gate(name="soak", passed=False, reason="at 16 requests at a time, 2 failed: HTTP 500")
+
+    def soak(on: Version) -> Gate:
+        seen.append(on.version)
+        return gate
+
+    with pytest.raises(PromotionError, match="does not stand full concurrency: at 16 requests"):
+        scene.promoter().promote(version, measure=kept(), soak=soak)
+
+    assert seen == [2]
+    weights = [weights for _, weights in scene.production.declarations[begun:]]
+    assert all(set(shares) == {"specpilot-v1"} for shares in weights)
+    assert scene.tag(version, SOAK_TAG) == "failed"
+    # It failed in production and not in its study: it may be tried again.
+    scene.promoter().promote(version, measure=kept())
+    assert scene.aliases()[CHAMPION] == 2
 
 
 def test_challenger_whose_answers_are_no_text_is_kept_out() -> None:
