@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-verdict audit clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-verdict audit chaos-promotion clean
 .DEFAULT_GOAL := help
 
 help:
@@ -71,6 +71,10 @@ tiny-models:
 	@$(PYTHON) infra/setup/install.py tiny-models
 	.venv-tiny/bin/python -m infra.tiny_models build
 	.venv-tiny/bin/python -m infra.tiny_models evaluate
+
+# make chaos-promotion    promotions under sixteen streams while their parts are killed
+chaos-promotion: setup
+	$(VENV)/python -m infra.chaos.promotion $(ARGS)
 
 # make clean    remove environments, results and caches
 clean:

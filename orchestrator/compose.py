@@ -300,6 +300,12 @@ def gate_settings(config: StudyConfig) -> GateSettings:
     )
 
 
+def full_concurrency(config: StudyConfig) -> int:
+    """Return how many requests at a time production is given at most, as far as the study says."""
+    own = config.policy.soak_streams or config.engine.args.get("max_num_seqs")
+    return max(int(own or 0), config.load.max_streams)
+
+
 def production(config: StudyConfig, dashboard_url: str) -> ServeProduction:
     """Return the production port."""
     node = config.node
@@ -312,7 +318,7 @@ def production(config: StudyConfig, dashboard_url: str) -> ServeProduction:
             # The node's trial slot goes with it, so that no trial is sent to a board that serves.
             "resources": {node.engine_token: 1.0, node.slot_token: 1.0},
             "num_gpus": node.num_gpus,
-            "max_ongoing_requests": max_ongoing_requests(config.load.max_streams),
+            "max_ongoing_requests": max_ongoing_requests(full_concurrency(config)),
         },
     )
 

@@ -69,8 +69,8 @@ class PolicyConfig:
     soak_s: float = 30.0
     """Seconds under as many requests as the engine may run, before clients reach it; 0 for none."""
     soak_streams: int | None = None
-    """Requests at a time in the soak; None takes ``engine.args.max_num_seqs``, or the study's
-    highest concurrency where that is not set."""
+    """Requests at a time in the soak, where that is more than the study's highest concurrency;
+    None takes ``engine.args.max_num_seqs``."""
     promise_confidence: float = 0.99
     """Of the interval that a challenger is held to in production, 0 to 1. Wide, because a version
     that is wrongly kept out costs a boot."""

@@ -164,8 +164,7 @@ class Delivery:
     def _soak(self, version: Version) -> Gate:
         """Load the version with as many requests as it may run."""
         promise, config = held_to(version), self.prepared.config
-        streams = config.policy.soak_streams or config.engine.args.get("max_num_seqs")
-        cell = replace(promise.cell, streams=int(streams or promise.cell.streams), request_rate=0.0)
+        cell = replace(promise.cell, streams=compose.full_concurrency(config), request_rate=0.0)
         load = replace(config.load, block_s=config.policy.soak_s, block_tokens=None)
         return soak_gate(self._block(version, promise, replace(config, load=load), cell))
 

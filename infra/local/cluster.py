@@ -150,6 +150,9 @@ class LocalCluster:
                 "RAY_worker_niceness": "0",
                 "RAY_SERVE_ENABLE_HA_PROXY": "0",
                 "MLFLOW_TRACKING_URI": self.mlflow_uri,
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+                # Seven more processes, for scorers and prompts that nobody here asks for.
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
                 "SPECPILOT_STATE_DIR": str(self.state_dir),
             }
         )

@@ -61,17 +61,7 @@ class ServeProduction:
 
     def state(self) -> ProductionState:
         """Read the declared applications and their status."""
-        apps = self._applications(self._details())
-        engines = {name: _status(app) for name, app in apps.items() if name != self._name}
-        router = apps.get(self._name)
-        return ProductionState(
-            weights={} if router is None else _weights(router),
-            engines=engines,
-            router_status=None if router is None else _status(router),
-            messages={
-                name: _message(app) for name, app in apps.items() if _status(app) != "RUNNING"
-            },
-        )
+        return production_state(self._details(), self._name)
 
     def declare(
         self, engines: Mapping[str, Mapping[str, object]], weights: Mapping[str, float]
@@ -81,7 +71,7 @@ class ServeProduction:
         A PUT replaces the whole declared set, so applications of others are declared again.
         """
         client = self._client()
-        entries = self._foreign(self._details())
+        entries = _foreign(self._details(), self._name)
         entries += [
             engine_entry(name, spec, self._engine_options) for name, spec in engines.items()
         ]
@@ -166,22 +156,42 @@ class ServeProduction:
             raise TransientError(f"Serve does not answer: {error}") from error
         return details
 
-    def _applications(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        prefix = f"{self._name}-v"
-        return {
-            name: app
-            for name, app in (details.get("applications") or {}).items()
-            if name == self._name or name.startswith(prefix)
-        }
 
-    def _foreign(self, details: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the declarations of applications that are not specpilot's."""
-        ours = self._applications(details)
-        return [
-            dict(app["deployed_app_config"])
-            for name, app in (details.get("applications") or {}).items()
-            if name not in ours and app.get("deployed_app_config")
-        ]
+def production_state(details: Mapping[str, Any], name: str) -> ProductionState:
+    """Return what is declared of specpilot's and how it is doing.
+
+    Args:
+        details: Answer of Serve's ``GET /api/serve/applications/``.
+        name: Name of the router's application and prefix of the engines'.
+    """
+    apps = _applications(details, name)
+    router = apps.get(name)
+    return ProductionState(
+        weights={} if router is None else _weights(router),
+        engines={app: _status(found) for app, found in apps.items() if app != name},
+        router_status=None if router is None else _status(router),
+        messages={
+            app: _message(found) for app, found in apps.items() if _status(found) != "RUNNING"
+        },
+    )
+
+
+def _applications(details: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {
+        app: found
+        for app, found in (details.get("applications") or {}).items()
+        if app == name or app.startswith(f"{name}-v")
+    }
+
+
+def _foreign(details: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the declarations of applications that are not specpilot's."""
+    ours = _applications(details, name)
+    return [
+        dict(found["deployed_app_config"])
+        for app, found in (details.get("applications") or {}).items()
+        if app not in ours and found.get("deployed_app_config")
+    ]
 
 
 def _status(app: Mapping[str, Any]) -> str:

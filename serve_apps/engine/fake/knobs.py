@@ -25,6 +25,8 @@ class Fail(StrEnum):
     HANG_COMPLETIONS = "hang_completions"
     """/health says 200 and no completion ever comes."""
     EMPTY_COMPLETIONS = "empty_completions"
+    LOOPING_COMPLETIONS = "looping_completions"
+    """Completions are one token again and again."""
     WRONG_IDENTITY = "wrong_identity"
     """Serves under other names than asked, like an older server on the same port."""
     UNHEALTHY = "unhealthy"

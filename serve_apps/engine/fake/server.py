@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from aiohttp import web
@@ -161,6 +162,8 @@ class FakeServer:
         if self.knobs.fail is Fail.HANG_COMPLETIONS:
             await asyncio.Event().wait()
         steps = self.simulator.generate(ask.request)
+        if self.knobs.fail is Fail.LOOPING_COMPLETIONS:
+            steps = _looping(steps)
         reply = Reply(
             ask, self.simulator.chain, model=self.asked.names[0],
             build=f"vllm-{self.knobs.version}-fake",
@@ -213,6 +216,15 @@ class FakeServer:
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
+
+
+async def _looping(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, None]:
+    """Give the first token in every place."""
+    first: tuple[int, ...] = ()
+    async with contextlib.aclosing(steps):
+        async for step in steps:
+            first = first or step.tokens[:1]
+            yield replace(step, tokens=first * len(step.tokens))
 
 
 async def _serve(server: FakeServer) -> None:

@@ -1,0 +1,257 @@
+"""Promotions under load and under faults on a local cluster, as `make chaos-promotion` runs them.
+
+Sixteen clients stream all the time. Every scenario ends with the same questions: is production one
+version, the champion, alone and answering, and what did the clients not get.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from infra.chaos.clients import Clients, Tally
+from infra.chaos.site import Site
+from infra.demo import local_settings
+from infra.local.cluster import LocalCluster, Ports
+from orchestrator.config import load_config
+from orchestrator.core.promise import Expected
+from orchestrator.core.takeover import PromotionStep
+from orchestrator.ports import Version
+from orchestrator.promotion_record import REASON_TAG
+
+STUDY = Path("conf/study/demo.yaml")
+STAND_IN = "serve_apps.engine.fake"
+FAST = (
+    "load.temperatures=[0.7]",
+    "load.streams=[1]",
+    "load.block_s=1",
+    "policy.soak_s=1",
+    "policy.canary_share=0.3",
+    "policy.canary_s=4",
+    "production.verify_requests=2",
+)
+STREAMS = 16
+WHOLE_WITHIN_S = 60.0
+BAD = {
+    "does not start": {"SPECPILOT_FAKE_FAIL": "exit"},
+    "answers one token again and again": {"SPECPILOT_FAKE_FAIL": "looping_completions"},
+    "is slower than promised": {"SPECPILOT_FAKE_STEP_S": "0.2"},
+}
+"""Knobs of the stand-in by what is wrong with the challenger."""
+QUICK = Expected(mean=0.005, variance=0.01, weight=3.0, degrees_of_freedom=5)
+"""Promised step time of the stand-in, seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What came of one scenario."""
+
+    scenario: str
+    expected: int | None
+    champion: int | None
+    whole_s: float | None
+    """Seconds until production was one version, alone and answering; None: not within the limit."""
+    tally: Tally
+    may_fail: bool
+    """Whether the fault ends streams that were under way: the process that carried them died."""
+    note: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether production is what it must be, and clients got what they could."""
+        is_served = self.champion is not None and self.whole_s is not None
+        is_whole = is_served and self.champion == self.expected
+        return is_whole and (self.may_fail or self.tally.num_bad == 0)
+
+    def line(self) -> str:
+        """Return one line of the table."""
+        after = "never" if self.whole_s is None else f"{self.whole_s:.0f} s"
+        return (
+            f"{'ok' if self.is_right else 'WRONG':<6}{self.scenario:<52}"
+            f"champion v{self.champion}, whole after {after:<7} {self.tally.words()}"
+            f"{': ' + self.note if self.note else ''}"
+        )
+
+
+class Scenarios:
+    """The scenarios on one site; each leaves a champion that serves."""
+
+    def __init__(self, site: Site, streams: int) -> None:
+        self._site = site
+        self._streams = streams
+
+    @contextmanager
+    def _clients(self) -> Iterator[Tally]:
+        model = self._site.config.engine.served_model_name
+        url = self._site.cluster.production_url
+        with Clients(url, model, streams=self._streams) as tally:
+            yield tally
+
+    def first(self) -> None:
+        """Promote a first version, before there are clients."""
+        status, said = self._promote(self._site.register())
+        if status != 0:
+            raise SystemExit(f"the first version does not serve:\n{said}")
+
+    def promoted(self) -> Iterator[Row]:
+        """Promote, and go back, while all clients stream."""
+        new = self._site.register()
+        yield self._row("promotion", new.version, lambda: self._promote(new))
+        before = self._site.champion()
+        old = self._site.register()
+        yield self._row("promotion again", old.version, lambda: self._promote(old))
+        yield self._row("rollback", before, lambda: self._site.command("rollback"))
+
+    def bad_challengers(self) -> Iterator[Row]:
+        """Promote what cannot serve: the old version must, and the reason must be there."""
+        for fault, env in BAD.items():
+            champion = self._site.champion()
+            promised = QUICK if "slower" in fault else None
+            bad = self._site.register(env, step_time=promised)
+            row = self._row(f"challenger {fault}", champion, lambda: self._promote(bad))  # noqa: B023  called at once
+            yield self._with_reason(row, bad)
+        champion, bad = self._site.champion(), self._site.register()
+
+        def dies() -> tuple[int, str]:
+            process = self._site.begin("promote", "--registered-version", str(bad.version))
+            self._wait_step(bad, PromotionStep.SOAKED)
+            time.sleep(2)
+            self._site.kill_engine(bad.version)
+            return process.wait(), ""
+
+        row = self._row("challenger dies in the canary", champion, dies, may_fail=True)
+        yield self._with_reason(row, bad)
+
+    def killed_promoters(self) -> Iterator[Row]:
+        """SIGKILL the promoter after each step; the same command again must finish it."""
+        for step in self._steps():
+            new = self._site.register()
+
+            def killed(step: PromotionStep = step, new: Version = new) -> tuple[int, str]:
+                process = self._site.begin("promote", "--registered-version", str(new.version))
+                self._wait_step(new, step)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                return self._promote(new)
+
+            yield self._row(f"promoter killed after '{step}'", new.version, killed)
+
+    def killed_parts(self) -> Iterator[Row]:
+        """SIGKILL the router and the engine that serves, after each step of a promotion."""
+        for part in ("router", "engine"):
+            for step in self._steps():
+                new, old = self._site.register(), self._site.champion()
+                assert old is not None
+
+                def killed(
+                    part: str = part, step: PromotionStep = step, new: Version = new, old: int = old
+                ) -> tuple[int, str]:
+                    process = self._site.begin("promote", "--registered-version", str(new.version))
+                    self._wait_step(new, step)
+                    if part == "router":
+                        self._site.kill_router()
+                    else:
+                        self._site.kill_engine(old)
+                    said, _ = process.communicate()
+                    return process.returncode, said
+
+                name = f"{part} killed after '{step}'"
+                yield self._row(name, None, killed, may_fail=True, accepts={new.version, old})
+
+    def _steps(self) -> tuple[PromotionStep, ...]:
+        ends = (PromotionStep.STOPPED, PromotionStep.RETIRED, PromotionStep.FAILED)
+        return tuple(step for step in PromotionStep if step not in ends)
+
+    def _promote(self, version: Version) -> tuple[int, str]:
+        return self._site.command("promote", "--registered-version", str(version.version))
+
+    def _wait_step(self, version: Version, step: PromotionStep) -> None:
+        """Wait until the step is recorded, or a later one."""
+        later = [item.value for item in list(PromotionStep)[list(PromotionStep).index(step) :]]
+        deadline = time.monotonic() + 300
+        while self._site.step(version) not in later and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _row(
+        self,
+        scenario: str,
+        expected: int | None,
+        act: Callable[[], tuple[int, str]],
+        *,
+        may_fail: bool = False,
+        accepts: frozenset[int] | set[int] = frozenset(),
+    ) -> Row:
+        with self._clients() as tally:
+            time.sleep(1)
+            status, said = act()
+            whole_s = self._site.seconds_until_whole(WHOLE_WITHIN_S)
+            time.sleep(1)
+        champion = self._site.champion()
+        if expected is None and champion in accepts:
+            expected = champion
+        last = (said.strip().splitlines() or [""])[-1] if status not in (0,) else ""
+        return Row(
+            scenario=scenario,
+            expected=expected,
+            champion=champion,
+            whole_s=whole_s,
+            tally=tally,
+            may_fail=may_fail,
+            note=last[:150],
+        )
+
+    def _with_reason(self, row: Row, version: Version) -> Row:
+        found = self._site.registry.by_number(self._site.model, version.version)
+        reason = "" if found is None else found.tags.get(REASON_TAG, "")
+        return replace(
+            row, note=reason.splitlines()[0][:150] if reason else "no reason is recorded"
+        )
+
+
+def main() -> int:
+    """Run the scenarios that are asked for; return 1 when one of them is not right."""
+    parser = argparse.ArgumentParser(prog="python -m infra.chaos.promotion", description=__doc__)
+    names = ("promoted", "bad_challengers", "killed_promoters", "killed_parts")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(names)}")
+    parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument(
+        "--launcher", default=STAND_IN, help="serve_apps.cpu.launch: the real engine"
+    )
+    parser.add_argument("--state-dir", type=Path, default=Path(".specpilot/chaos"))
+    args = parser.parse_args()
+    wanted = args.scenarios or list(names)
+    if unknown := sorted({*wanted} - {*names}):
+        parser.error(f"no such scenario: {unknown[0]}")
+    cluster = LocalCluster(state_dir=args.state_dir.resolve(), ports=Ports())
+    cluster.start()
+    rows: list[Row] = []
+    try:
+        settings = [f"engine.launcher={args.launcher}", *FAST]
+        settings += local_settings(cluster, load_config(STUDY, settings))
+        scenarios = Scenarios(Site(cluster=cluster, study=STUDY, settings=settings), args.streams)
+        scenarios.first()
+        for name in wanted:
+            for row in getattr(scenarios, name)():
+                rows.append(row)
+                print(row.line(), flush=True)
+    finally:
+        left = cluster.stop()
+    wrong = sum(not row.is_right for row in rows)
+    without_kill = [row for row in rows if not row.may_fail]
+    bad = sum(row.tally.num_bad for row in without_kill)
+    print(
+        f"{len(rows)} scenarios under {args.streams} streams, {wrong} not right; "
+        f"{sum(row.tally.answered.total() for row in rows)} requests answered, {bad} not well "
+        f"where nothing that serves was killed; {len(left)} processes left"
+    )
+    return 1 if wrong or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

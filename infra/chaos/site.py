@@ -1,0 +1,222 @@
+"""A local cluster as the faults see it: versions, commands, processes, and what serves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.local.cluster import LocalCluster
+from infra.local.processes import tagged
+from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.adapters.serve_production import production_state
+from orchestrator.compose import engine_spec
+from orchestrator.config import StudyConfig, load_config
+from orchestrator.core.codec import to_plain
+from orchestrator.core.promise import Expected, Promise
+from orchestrator.core.types import Arm
+from orchestrator.delivery import EVIDENCE_TAG, heaviest
+from orchestrator.ports import Version
+from orchestrator.production_stage import app_name
+from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, STEP_TAG
+
+COMMAND_TIMEOUT_S = 400.0
+MODEST = Expected(mean=1.1, variance=0.01, weight=100.0, degrees_of_freedom=5)
+"""An acceptance length that any draft has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One study's place on a cluster that runs."""
+
+    cluster: LocalCluster
+    study: Path
+    settings: Sequence[str]
+    config: StudyConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the study."""
+        object.__setattr__(self, "config", load_config(self.study, self.settings))
+
+    @property
+    def model(self) -> str:
+        """The registered model."""
+        return self.config.tracking.registered_model
+
+    @property
+    def registry(self) -> MlflowRegistry:
+        """The versions."""
+        return MlflowRegistry(self.cluster.mlflow_uri)
+
+    def register(
+        self, env: Mapping[str, str] | None = None, *, step_time: Expected | None = None
+    ) -> Version:
+        """Register a version as a study does, with a promise that an honest engine keeps.
+
+        Args:
+            env: Added to its engine's environment.
+            step_time: What is promised of it; None promises acceptance only.
+        """
+        arm = Arm(
+            engine_build=self.config.engine.build,
+            num_speculative_tokens=7,
+            draft_sample_method="probabilistic",
+            rejection_sample_method="block",
+        )
+        promise = Promise(
+            arm=arm,
+            cell=heaviest(self.config),
+            confidence=0.99,
+            is_modelled=step_time is None,
+            step_time=step_time,
+            acceptance=MODEST,
+        )
+        tracker = MlflowTracker(self.cluster.mlflow_uri, experiment=self.config.tracking.experiment)
+        run = tracker.open_study("by-hand", "by-hand", {})
+        spec = engine_spec(self.config, arm, f"{self.config.name}-{arm.label}").to_dict()
+        state_dir = self.cluster.state_dir
+        return self.registry.create_version(
+            self.model,
+            run,
+            {
+                **spec,
+                "env": {**spec["env"], **(env or {})},
+                "log_path": str(state_dir / "logs" / "by-hand-{boot_id}.log"),
+                "cache_dir": str(state_dir / "cache"),
+            },
+            {
+                EVIDENCE_TAG: json.dumps(to_plain(promise)),
+                "specpilot.gate.better": "passed",
+                "specpilot.gate_reason.better": "by hand",
+                BOOT_TIME_TAG: "2.0",
+            },
+        )
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Start one command of specpilot on this study."""
+        name, *more = words
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "orchestrator", name, str(self.study)),
+                *(*self.settings, *more),
+            ],
+            env={**self.cluster.environment(), "RAY_ADDRESS": self.cluster.gcs_address},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def command(self, *words: str) -> tuple[int, str]:
+        """Run one command of specpilot and return its status and what it said."""
+        process = self.begin(*words)
+        said, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        return process.returncode, said
+
+    def step(self, version: Version) -> str | None:
+        """Return the last step of a version's promotion."""
+        found = self.registry.by_number(self.model, version.version)
+        return None if found is None else found.tags.get(STEP_TAG)
+
+    def champion(self) -> int | None:
+        """Return the version that the registry calls the champion."""
+        found = self.registry.by_alias(self.model, CHAMPION)
+        return None if found is None else found.version
+
+    def is_whole(self) -> bool:
+        """Whether production serves the champion alone, and answers."""
+        champion = self.champion()
+        if champion is None:
+            return False
+        name = self.config.production.name
+        app = app_name(name, champion)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            state = production_state(self._details(), name)
+            is_alone = state.engines == {app: "RUNNING"} and state.weights == {app: 1.0}
+            return is_alone and state.router_status == "RUNNING" and self._answers()
+        return False
+
+    def _details(self) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"{self.cluster.dashboard_url}/api/serve/applications/",
+            headers=self.cluster.auth_headers(),
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            details: dict[str, Any] = json.load(answer)
+        return details
+
+    def _answers(self) -> bool:
+        body = {"model": self.config.engine.served_model_name, "prompt": "def f(", "max_tokens": 4}
+        request = urllib.request.Request(
+            f"{self.cluster.production_url}/v1/completions",
+            data=json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bool(json.load(answer)["choices"][0]["text"])
+
+    def seconds_until_whole(self, limit_s: float) -> float | None:
+        """Wait until production is whole; None when it is not by the limit."""
+        begun = time.monotonic()
+        while time.monotonic() - begun < limit_s:
+            if self.is_whole():
+                return time.monotonic() - begun
+            time.sleep(0.5)
+        return None
+
+    def processes(self, wanted: Callable[[str], bool]) -> Iterator[int]:
+        """Yield the cluster's processes whose command line is wanted."""
+        for pid in tagged(self.cluster.tag):
+            if wanted(_command_line(pid)):
+                yield pid
+
+    def kill_router(self) -> bool:
+        """SIGKILL the router's replica; return whether there was one."""
+        name = f"ServeReplica:{self.config.production.name}:Router"
+        return _kill([pid for pid in _every() if name in _command_line(pid)])
+
+    def kill_engine(self, version: int) -> bool:
+        """SIGKILL the engine of a version; return whether there was one."""
+        replica = f"ServeReplica:{app_name(self.config.production.name, version)}:"
+        engines = self.processes(lambda line: self.config.engine.launcher in line)
+        return _kill([pid for pid in engines if replica in _ancestry(pid)])
+
+
+def _every() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _kill(pids: Sequence[int]) -> bool:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(pids)
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+    return ""
+
+
+def _ancestry(pid: int) -> str:
+    """Return the command lines of a process's parents."""
+    lines = list[str]()
+    while pid > 1:
+        try:
+            status = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            break
+        pid = int(status.rpartition(b")")[2].split()[1])
+        lines.append(_command_line(pid))
+    return "\n".join(lines)
