@@ -24,9 +24,16 @@ demo: setup
 	@$(VENV)/python -m infra.demo --study $(STUDY) --keep $(KEEP) --http-port $(HTTP_PORT) \
 		--mlflow-port $(MLFLOW_PORT) --dashboard-port $(DASHBOARD_PORT) $(ARGS)
 
-# What continuous integration runs: style, types, and every test that needs no GPU.
-test: setup engine lint
-	$(VENV)/python -m pytest tests/unit tests/contract tests/integration tests/e2e
+# What continuous integration runs: style, types, and every test that needs no GPU. Boots wait more
+# than they compute, so that the two halves run side by side; each prints when it ends.
+test: setup engine
+	@$(MAKE) --no-print-directory -j2 --output-sync=target boots checks
+
+.PHONY: boots checks
+boots:
+	$(VENV)/python -m pytest tests/integration tests/e2e
+checks: lint
+	$(VENV)/python -m pytest tests/unit tests/contract
 
 # make lint    style and types
 lint: setup
