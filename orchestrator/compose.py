@@ -328,6 +328,7 @@ def router_limits(config: StudyConfig) -> Limits:
         max_body_bytes=round(production.max_body_mib * 2**20),
         max_header_bytes=round(production.max_header_kib * 2**10),
         body_timeout_s=production.body_timeout_s,
+        read_timeout_s=production.read_timeout_s,
     )
 
 

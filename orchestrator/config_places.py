@@ -176,6 +176,9 @@ class ProductionConfig:
     """Longest headers of a client's request, KiB."""
     body_timeout_s: float = 30.0
     """Longest time that a client may take to send its body."""
+    read_timeout_s: float = 60.0
+    """Longest time that a client may read nothing of its answer, once the buffers are full; it
+    takes the variable of docs/operations.md where Ray is started."""
 
     def __post_init__(self) -> None:
         """Check what would only be found when everything else is done.
@@ -249,9 +252,13 @@ class ProductionConfig:
             f"{self.max_header_kib} is not 1 to 1024",
             "give KiB, such as 32",
         )
-        require(
-            0.1 <= self.body_timeout_s <= 3600,
-            "production.body_timeout_s",
-            f"{self.body_timeout_s} is not 0.1 to 3600",
-            "give seconds, such as 30",
-        )
+        for name, value in (
+            ("body_timeout_s", self.body_timeout_s),
+            ("read_timeout_s", self.read_timeout_s),
+        ):
+            require(
+                0.1 <= value <= 3600,
+                f"production.{name}",
+                f"{value} is not 0.1 to 3600",
+                "give seconds, such as 30",
+            )

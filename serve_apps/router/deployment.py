@@ -22,6 +22,7 @@ from serve_apps.router.gate import Gate, Visitor
 from serve_apps.router.keys import OPEN
 from serve_apps.router.limits import Limits, header_refusal, read_body, read_object
 from serve_apps.router.policy import (
+    READ_TIMEOUT_HEADER,
     VERSION_HEADER,
     Refusal,
     checked_weights,
@@ -192,6 +193,7 @@ class Router:
         if asked.path == "/v1/models" and answer.status == 200:
             body = b"".join([chunk async for chunk in answer.chunks()])
             return Response(without_boot_names(body), headers=headers)
+        headers[READ_TIMEOUT_HEADER] = f"{self._limits.read_timeout_s:g}"
         return Passing(answer, headers, held.pop_all())
 
     def _over(self, asked: _Asked, answer: Answer) -> None:

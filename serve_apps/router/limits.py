@@ -30,6 +30,8 @@ class Limits:
     """Of all headers of a request; longer ones are answered 431. Serve's proxy has no limit."""
     body_timeout_s: float = 30.0
     """Longest time for sending the body, from when the router has the headers; then 408."""
+    read_timeout_s: float = 60.0
+    """Longest time without reading, once the socket's buffers are full; see ``proxy``."""
 
     def __post_init__(self) -> None:
         """Check ranges.

@@ -14,6 +14,8 @@ APP_HEADER = "x-specpilot-app"
 """Request header that pins one engine application (for verification)."""
 OWN_HEADER = "x-specpilot-token"
 """Request header by which specpilot's own requests prove themselves."""
+READ_TIMEOUT_HEADER = "x-specpilot-read-timeout"
+"""Response header for Serve's proxy, see ``proxy``: seconds without a byte read."""
 VERSION_HEADER = "x-specpilot-version"
 """Response header: the engine application that answered."""
 

@@ -461,7 +461,12 @@ def test_limits_of_clients_come_from_the_study_in_bytes(study: Study) -> None:
         "production.max_header_kib=8",
         "production.max_streams=7",
         "production.body_timeout_s=2",
+        "production.read_timeout_s=3",
     )
     assert compose.router_limits(own) == Limits(
-        max_streams=7, max_body_bytes=512 << 10, max_header_bytes=8 << 10, body_timeout_s=2.0
+        max_streams=7,
+        max_body_bytes=512 << 10,
+        max_header_bytes=8 << 10,
+        body_timeout_s=2.0,
+        read_timeout_s=3.0,
     )

@@ -232,6 +232,7 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("production.max_header_kib=.nan", "production.max_header_kib"),
         ("production.body_timeout_s=0", "production.body_timeout_s"),
         ("production.body_timeout_s=.inf", "production.body_timeout_s"),
+        ("production.read_timeout_s=0", "production.read_timeout_s"),
         ("tracking.experiment=''", "tracking.experiment"),
         ("tracking.registered_model=a/b", "tracking.registered_model"),
         ("tracking.registered_model='a:b'", "tracking.registered_model"),
