@@ -46,6 +46,8 @@ class Cell:
     requests: int
     """Of each stream in each half of a round."""
     tokens: int
+    rounds: int
+    """Many short ones, so that both ways meet the same machine."""
 
 
 ENGINES = {
@@ -54,26 +56,36 @@ ENGINES = {
     "bench-v2": {"STEP_S": "0.005", "STEP_PER_STREAM_S": "0"},
 }
 CELLS = (
-    Cell(app="bench-v1", title="1 stream, steps of 40 ms", streams=1, requests=8, tokens=8),
-    Cell(app="bench-v1", title="16 streams, steps of 43 ms", streams=16, requests=2, tokens=16),
-    Cell(app="bench-v2", title="4 streams, steps of 5 ms", streams=4, requests=2, tokens=100),
-)
+    Cell(
+        app="bench-v1", title="1 stream, steps of 40 ms",
+        streams=1, requests=2, tokens=8, rounds=48,
+    ),
+    Cell(
+        app="bench-v1", title="16 streams, steps of 43 ms",
+        streams=16, requests=1, tokens=16, rounds=24,
+    ),
+    Cell(
+        app="bench-v2", title="4 streams, steps of 5 ms",
+        streams=4, requests=1, tokens=200, rounds=12,
+    ),
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m infra.bench.router")
-    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--quick", action="store_true", help="two rounds")
     parser.add_argument("--write", action="store_true", help="put the figures into the document")
     options = parser.parse_args(arguments)
-    num_rounds = 2 if options.quick else options.rounds
     before = os.getloadavg()[0]
     # Unix sockets lie below it, and their paths have a limit.
     folder = Path(tempfile.mkdtemp(prefix="br-"))
     try:
         with serving(folder, ENGINES) as ways:
-            results = {cell: asyncio.run(_rounds(cell, ways, num_rounds)) for cell in CELLS}
+            results = {
+                cell: asyncio.run(_rounds(cell, ways, 2 if options.quick else cell.rounds))
+                for cell in CELLS
+            }
     except (BenchError, WireError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
