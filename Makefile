@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-verdict audit chaos-promotion clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict audit chaos-promotion clean
 .DEFAULT_GOAL := help
 
 help:
@@ -56,6 +56,10 @@ bench-cpu: setup
 # make bench-load    the load client beside vllm, guidellm and aiperf; ARGS=--write renews the docs
 bench-load: setup
 	$(VENV)/python -m infra.bench.load $(ARGS)
+
+# make bench-router    the way through Serve and the router beside the engine's own; ARGS=--write
+bench-router: setup
+	$(VENV)/python -m infra.bench.router $(ARGS)
 
 # make bench-verdict    coverage of the intervals, the race beside other rules, published tables
 bench-verdict: setup

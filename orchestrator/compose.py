@@ -43,6 +43,7 @@ from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 from serve_apps.cpu import environment as cpu_environment
 from serve_apps.engine.deployment import max_ongoing_requests
 from serve_apps.engine.spec import EngineSpec
+from serve_apps.router.limits import Limits
 
 VLLM_MEMORY_SHARE = 0.9
 """vLLM's default of gpu_memory_utilization; some builds take 0.92."""
@@ -320,6 +321,20 @@ def production(config: StudyConfig, dashboard_url: str) -> ServeProduction:
             "num_gpus": node.num_gpus,
             "max_ongoing_requests": max_ongoing_requests(full_concurrency(config)),
         },
+        api_keys=config.production.api_keys,
+        limits=router_limits(config),
+    )
+
+
+def router_limits(config: StudyConfig) -> Limits:
+    """Return what clients of production may send."""
+    production = config.production
+    return Limits(
+        max_streams=production.max_streams,
+        max_body_bytes=round(production.max_body_mib * 2**20),
+        max_header_bytes=round(production.max_header_kib * 2**10),
+        body_timeout_s=production.body_timeout_s,
+        read_timeout_s=production.read_timeout_s,
     )
 
 

@@ -182,6 +182,20 @@ class ProductionConfig:
     """Longest wait for a challenger to serve."""
     drain_s: float = 60.0
     """Longest wait for the last answers of a version that is replaced."""
+    api_keys: str | None = None
+    """Where the router finds its clients' keys: ``file:/path`` or ``env:NAME`` on its node, or
+    ``open`` for none. None leaves what production has, which is open at first."""
+    max_streams: int = 512
+    """Client requests that may be under way at once; one more is answered 503."""
+    max_body_mib: float = 32.0
+    """Longest body of a client's request, MiB."""
+    max_header_kib: float = 32.0
+    """Longest headers of a client's request, KiB."""
+    body_timeout_s: float = 30.0
+    """Longest time that a client may take to send its body."""
+    read_timeout_s: float = 60.0
+    """Longest time that a client may read nothing of its answer, once the buffers are full; it
+    takes the variable of docs/operations.md where Ray is started."""
 
     def __post_init__(self) -> None:
         """Check what would only be found when everything else is done.
@@ -226,3 +240,42 @@ class ProductionConfig:
             f"{self.drain_s} is no time",
             "give the seconds that answers may take to end",
         )
+        self._check_router()
+
+    def _check_router(self) -> None:
+        """Check what the router is declared with; a key in the wrong place is not repeated."""
+        require(
+            self.api_keys is None
+            or bool(re.fullmatch(r"open|file:/.+|env:[A-Za-z_][A-Za-z0-9_]*", self.api_keys)),
+            "production.api_keys",
+            "does not say where the keys are (and must not be one)",
+            "write file:/absolute/path, env:VARIABLE, or open for none",
+        )
+        require(
+            1 <= self.max_streams <= 1000,
+            "production.max_streams",
+            f"{self.max_streams} is not 1 to 1000",
+            "give a number of requests; Serve gives one router no more than 1024",
+        )
+        require(
+            0.001 <= self.max_body_mib <= 1024,
+            "production.max_body_mib",
+            f"{self.max_body_mib} is not 0.001 to 1024",
+            "give MiB, such as 32",
+        )
+        require(
+            1 <= self.max_header_kib <= 1024,
+            "production.max_header_kib",
+            f"{self.max_header_kib} is not 1 to 1024",
+            "give KiB, such as 32",
+        )
+        for name, value in (
+            ("body_timeout_s", self.body_timeout_s),
+            ("read_timeout_s", self.read_timeout_s),
+        ):
+            require(
+                0.1 <= value <= 3600,
+                f"production.{name}",
+                f"{value} is not 0.1 to 3600",
+                "give seconds, such as 30",
+            )

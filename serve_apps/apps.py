@@ -48,21 +48,32 @@ def router_entry(
     weights: Mapping[str, float],
     *,
     route_prefix: str = "/",
+    api_keys: str | None = None,
+    limits: Mapping[str, Any] | None = None,
     args: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the `applications` entry of the ingress.
 
+    Weights, keys and limits travel as `user_config`, so a PUT that changes only them reconfigures
+    the running replicas in place.
+
     Args:
         name: Application name; it never changes.
-        weights: Share of the traffic by engine application name. They travel as `user_config`, so
-            a PUT that changes only them reconfigures the running replicas in place.
+        weights: Share of the traffic by engine application name.
         route_prefix: Where clients reach it.
+        api_keys: Where the keys are, as `KeyRing` reads it; never a key. None asks for none.
+        limits: Fields of `Limits` that differ from the defaults.
         args: Keywords of `router_app`; a change of these restarts the router.
     """
+    config: dict[str, Any] = {"weights": dict(weights)}
+    if api_keys is not None:
+        config["api_keys"] = api_keys
+    if limits:
+        config["limits"] = dict(limits)
     return {
         "name": name,
         "route_prefix": route_prefix,
         "import_path": "serve_apps.apps:router",
         "args": dict(args or {}),
-        "deployments": [{"name": ROUTER, "user_config": {"weights": dict(weights)}}],
+        "deployments": [{"name": ROUTER, "user_config": config}],
     }

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import asdict
 from http.client import HTTPException
 from typing import Any
 
@@ -17,7 +18,8 @@ from ray.serve.exceptions import RayServeException
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import ProductionState, Served
 from serve_apps.apps import engine_entry, router_entry
-from serve_apps.router.policy import APP_HEADER
+from serve_apps.router.limits import Limits
+from serve_apps.router.policy import APP_HEADER, OWN_HEADER
 
 CALL_TIMEOUT_S = 120.0
 ASK_TIMEOUT_S = 30.0
@@ -33,6 +35,8 @@ class ServeProduction:
         route: Route prefix of the router.
         model: Served model name.
         engine_options: Placement of a production engine, as ``EngineOptions`` fields.
+        api_keys: Where the router finds its clients' keys; None leaves what is declared.
+        limits: Of clients' requests; None is the router's own.
     """
 
     def __init__(
@@ -43,12 +47,16 @@ class ServeProduction:
         route: str,
         model: str,
         engine_options: Mapping[str, Any],
+        api_keys: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._dashboard_url = dashboard_url
         self._name = name
         self._route = route
         self._model = model
         self._engine_options = dict(engine_options)
+        self._api_keys = api_keys
+        self._limits = {} if limits is None else asdict(limits)
 
     @property
     def url(self) -> str:
@@ -68,14 +76,24 @@ class ServeProduction:
     ) -> None:
         """Make exactly these engines and weights specpilot's part of the declared set.
 
-        A PUT replaces the whole declared set, so applications of others are declared again.
+        A PUT replaces the whole declared set, so applications of others are declared again. So are
+        the router's keys where this study names none: it must not open what another one closed.
         """
-        client = self._client()
-        entries = _foreign(self._details(), self._name)
+        client, details = self._client(), self._details()
+        entries = _foreign(details, self._name)
         entries += [
             engine_entry(name, spec, self._engine_options) for name, spec in engines.items()
         ]
-        entries.append(router_entry(self._name, weights, route_prefix=self._route))
+        declared = _user_config(_applications(details, self._name).get(self._name, {})).get("api_keys")
+        entries.append(
+            router_entry(
+                self._name,
+                weights,
+                route_prefix=self._route,
+                api_keys=self._api_keys or declared,
+                limits=self._limits,
+            )
+        )
         try:
             client.deploy_applications({"applications": entries})
         except RuntimeError as error:
@@ -93,7 +111,7 @@ class ServeProduction:
             "top_p": 1.0,
             "ignore_eos": True,
         }
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", **self._own()}
         if app is not None:
             headers[APP_HEADER] = app
         request = urllib.request.Request(
@@ -115,8 +133,12 @@ class ServeProduction:
             raise TransientError(f"no completion from production: {error!r}") from error
 
     def pin(self, app: str) -> Mapping[str, str]:
-        """Return the header by which the router sends a request to this engine."""
-        return {APP_HEADER: app}
+        """Return the headers by which the router sends a request of ours to this engine."""
+        return {APP_HEADER: app, **self._own()}
+
+    def _own(self) -> dict[str, str]:
+        """Return the header that the router knows us by; a router that restarts has another."""
+        return {OWN_HEADER: str(self._ask(self._name, "own_token"))}
 
     def served(self) -> Mapping[str, Served]:
         """Return the counts of the router's replica; there is one, so they are all."""
@@ -205,9 +227,15 @@ def _message(app: Mapping[str, Any]) -> str:
 
 
 def _weights(router: Mapping[str, Any]) -> dict[str, float]:
+    weights = _user_config(router).get("weights") or {}
+    return {str(name): float(value) for name, value in weights.items()}
+
+
+def _user_config(router: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the router's deployment is declared with."""
     config = router.get("deployed_app_config") or {}
     for deployment in config.get("deployments") or []:
-        weights = (deployment.get("user_config") or {}).get("weights")
-        if weights is not None:
-            return {str(name): float(value) for name, value in weights.items()}
+        found: dict[str, Any] = deployment.get("user_config") or {}
+        if found:
+            return found
     return {}

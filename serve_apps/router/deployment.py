@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, cast
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import ray
 from ray import serve
 from ray.serve import Application
-from ray.serve.exceptions import (
-    BackPressureError,
-    DeploymentUnavailableError,
-    RayServeException,
-)
-from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from ray.serve.exceptions import BackPressureError
+from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
-from serve_apps.engine.errors import EngineError
 from serve_apps.router.counts import Counts
+from serve_apps.router.gate import Gate, Visitor
+from serve_apps.router.keys import OPEN
+from serve_apps.router.limits import Limits, header_refusal, read_body, read_object
 from serve_apps.router.policy import (
-    APP_HEADER,
+    READ_TIMEOUT_HEADER,
     VERSION_HEADER,
+    Refusal,
     checked_weights,
     error_body,
     order,
@@ -33,72 +32,80 @@ from serve_apps.router.policy import (
     upstream_headers,
     without_boot_names,
 )
+from serve_apps.router.records import Records, stated_temperature
+from serve_apps.router.upstream import NOT_THERE, Answer, Engines, Passing
 
 logger = logging.getLogger(__name__)
 
 DEPLOYMENT_NAME = "Router"
-_RETRY_AFTER_S = 5
-
-_NOT_THERE = (
-    EngineError,
-    RayServeException,  # no application of that name
-    DeploymentUnavailableError,
-    ray.exceptions.RayActorError,
-    TimeoutError,  # no replica accepted it
-)
+RETRY_AFTER_S = 5
+"""What a client that finds no room is told: about an answer's time, and short beside a boot."""
 
 
-def _cancel(items: DeploymentResponseGenerator[Any]) -> None:
-    items.cancel()  # type: ignore[no-untyped-call]  # Serve's
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One request, as an engine gets it and as it is recorded."""
 
+    visitor: Visitor
+    method: str
+    path: str
+    target: str
+    """Path and query."""
+    headers: dict[str, str]
+    body: bytes
+    fields: Mapping[str, Any]
+    """Of the body, where it is a JSON object; else none."""
+    started_at: float
+    streams_at_start: int
 
-class _Upstream:
-    """One engine's answer: status and headers, and the chunks to come."""
+    @property
+    def is_client(self) -> bool:
+        return self.visitor.pinned is None
 
-    def __init__(
-        self, app: str, items: DeploymentResponseGenerator[Any], head: tuple[int, dict[str, str]]
-    ) -> None:
-        self.app = app
-        self.status, self.headers = head
-        self._items = items
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body; leaving early aborts the request in the engine."""
-        done = False
-        try:
-            async for chunk in self._items:
-                yield chunk
-            done = True
-        finally:
-            if not done:
-                _cancel(self._items)
+    @property
+    def is_recorded(self) -> bool:
+        return self.is_client and not self.visitor.is_own and self.path.endswith("/completions")
 
 
 class Router:
     """Serves the OpenAI routes over engine applications with weights that change in place."""
 
-    def __init__(self, assign_timeout_s: float) -> None:
+    def __init__(
+        self,
+        assign_timeout_s: float,
+        get_handle: Callable[[str], DeploymentHandle[Any]] = serve.get_app_handle,
+    ) -> None:
         """Start without weights: every request is answered 503.
 
         Args:
             assign_timeout_s: How long an engine may take to accept a request (not to answer it).
+            get_handle: Returns an engine application's handle.
         """
-        self._assign_timeout_s = assign_timeout_s
         self._weights: dict[str, float] = {}
-        self._handles: dict[str, DeploymentHandle[Any]] = {}
+        self._engines = Engines(get_handle, assign_timeout_s)
         self._source = random.Random()
         self._counts = Counts()
+        self._records = Records()
+        self._gate = Gate()
+        self._limits = Limits()
+        self._num_streams = 0
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """Take new weights; requests in flight stay where they are.
+        """Take new weights, keys and limits; requests in flight stay where they are.
 
         Args:
-            user_config: {"weights": {engine application name: weight}}.
+            user_config: {"weights": {engine application name: weight}}, and where they differ
+                from the defaults {"api_keys": source of ``KeyRing``, "limits": of ``Limits``}.
+
+        Raises:
+            ValueError: A value is out of range; nothing is changed.
         """
-        self._weights = checked_weights(user_config.get("weights") or {})
-        # Handles of engines that went away hold connections to nothing.
-        self._handles = {a: h for a, h in self._handles.items() if a in self._weights}
-        logger.info("router weights: %s", self._weights)
+        weights = checked_weights(user_config.get("weights") or {})
+        limits = Limits.from_dict(user_config.get("limits") or {})
+        self._gate.take_keys(user_config.get("api_keys") or OPEN)
+        self._limits, self._weights = limits, weights
+        self._engines.keep(weights)
+        logger.info("router weights: %s, limits: %s", self._weights, limits)
 
     def weights(self) -> dict[str, float]:
         """Return the weights in force."""
@@ -108,90 +115,123 @@ class Router:
         """Return what became of clients' requests by engine application; see ``Counts``."""
         return self._counts.to_dict()
 
+    def requests(self, after: int) -> dict[str, Any]:
+        """Return the records of clients' completions that ended since; see ``Records.since``."""
+        return self._records.since(after)
+
+    def own_token(self) -> str:
+        """Return what specpilot's own requests carry in ``OWN_HEADER``, for callers over Ray."""
+        return self._gate.own_token
+
     async def __call__(self, request: Request) -> Response:
-        """Answer one client request."""
+        """Answer one request."""
+        started_at = time.time()
         path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
-        refused = refusal(request.method, path)
-        if refused is not None:
-            return JSONResponse(error_body(*refused), status_code=refused[0])
-        target = f"{path}?{request.url.query}" if request.url.query else path
-        body = await request.body()
-        headers = upstream_headers(request.headers)
-        pinned = request.headers.get(APP_HEADER)
-        is_client = pinned is None
-        reasons: list[str] = []
-        for app in order(self._weights, pinned, self._source):
-            try:
-                with self._counts.under_way(app):
-                    upstream = await self._open(app, request.method, target, headers, body)
-            except BackPressureError as error:
-                # Another engine would get this one's overflow on top of its own share.
-                self._ended(app, is_client, failed=True)
-                return self._unavailable(f"{app} is at its limit: {error}")
-            except _NOT_THERE as error:
-                self._handles.pop(app, None)
-                reasons.append(f"{app}: {type(error).__name__}")
-                logger.warning("engine application %s is not there: %s", app, error)
-                self._ended(app, is_client, failed=True)
-                continue
-            return await self._respond(upstream, path, is_client=is_client)
-        return self._unavailable(f"no engine answers ({'; '.join(reasons) or 'none configured'})")
+        refused = header_refusal(request.scope["headers"], self._limits)
+        refused = refused or refusal(request.method, path)
+        visitor = refused or self._gate.visitor(path, request.headers)
+        if isinstance(visitor, Refusal):
+            return _refused(visitor)
+        with contextlib.ExitStack() as held:
+            if not visitor.is_own and path != "/health":
+                if self._num_streams >= self._limits.max_streams:
+                    return _unavailable(f"{self._num_streams} requests are under way")
+                held.enter_context(self._one_stream())
+            asked = await self._read(request, visitor, path, started_at)
+            if isinstance(asked, Refusal):
+                return _refused(asked)
+            return await self._answer(asked, held)
 
-    async def _handle(self, app: str) -> DeploymentHandle[Any]:
-        if app not in self._handles:
-            # Asks the controller, and blocks while it does.
-            handle = await asyncio.to_thread(serve.get_app_handle, app)
-            self._handles[app] = handle.options(method_name="forward", stream=True)
-        return self._handles[app]
-
-    async def _open(
-        self, app: str, method: str, target: str, headers: dict[str, str], body: bytes
-    ) -> _Upstream:
-        handle = await self._handle(app)
-        items = cast(
-            "DeploymentResponseGenerator[Any]", handle.remote(method, target, headers, body)
+    async def _read(
+        self, request: Request, visitor: Visitor, path: str, started_at: float
+    ) -> _Asked | Refusal:
+        streams_at_start = self._num_streams
+        body = await read_body(request, self._limits)
+        if isinstance(body, Refusal):
+            return body
+        fields = read_object(body) if request.method == "POST" else {}
+        if isinstance(fields, Refusal):
+            return fields
+        return _Asked(
+            visitor=visitor,
+            method=request.method,
+            path=path,
+            target=f"{path}?{request.url.query}" if request.url.query else path,
+            headers=upstream_headers(request.headers),
+            body=body,
+            fields=fields,
+            started_at=started_at,
+            streams_at_start=streams_at_start,
         )
-        try:
-            # A replica that restarts takes minutes, and Serve would let the request wait for it.
-            await asyncio.wait_for(anext(items), self._assign_timeout_s)
-            head = await anext(items)
-        except (asyncio.CancelledError, TimeoutError):  # or the client gave up before the answer
-            _cancel(items)
-            raise
-        return _Upstream(app, items, head)
 
-    async def _respond(self, upstream: _Upstream, path: str, *, is_client: bool) -> Response:
-        headers = {**upstream.headers, VERSION_HEADER: upstream.app}
-        chunks = self._counted(upstream, is_client)
-        if path == "/v1/models" and upstream.status == 200:
-            body = b"".join([chunk async for chunk in chunks])
-            return Response(without_boot_names(body), headers=headers)
-        return StreamingResponse(chunks, status_code=upstream.status, headers=headers)
-
-    async def _counted(self, upstream: _Upstream, is_client: bool) -> AsyncGenerator[bytes, None]:
-        """Yield the body, and count how it ended; a client that leaves is no failure."""
-        failed = upstream.status >= 500
-        # Closed at once, not when it is collected: the engine must hear of a client that left.
-        async with contextlib.aclosing(upstream.chunks()) as chunks:
-            with self._counts.under_way(upstream.app):
+    async def _answer(self, asked: _Asked, held: contextlib.ExitStack) -> Response:
+        """Ask one engine after the other; what the answer takes with it leaves ``held``."""
+        reasons: list[str] = []
+        for app in order(self._weights, asked.visitor.pinned, self._source):
+            with contextlib.ExitStack() as turn:
+                turn.enter_context(self._counts.under_way(app))
                 try:
-                    async for chunk in chunks:
-                        yield chunk
-                except Exception:  # counted whatever it was; it goes on to the client's connection
-                    failed = True
-                    raise
-                finally:
-                    self._ended(upstream.app, is_client, failed=failed)
+                    answer = await self._engines.ask(
+                        app, asked.method, asked.target, asked.headers, asked.body
+                    )
+                except BackPressureError as error:
+                    # Another engine would get this one's overflow on top of its own share.
+                    self._ended(app, asked, failed=True)
+                    return _unavailable(f"{app} is at its limit: {error}")
+                except NOT_THERE as error:
+                    reasons.append(f"{app}: {type(error).__name__}")
+                    logger.warning("engine application %s is not there: %s", app, error)
+                    self._ended(app, asked, failed=True)
+                    continue
+                turn.callback(self._over, asked, answer)
+                held.enter_context(turn.pop_all())
+                return await self._respond(asked, answer, held)
+        return _unavailable(f"no engine answers ({'; '.join(reasons) or 'none configured'})")
 
-    def _ended(self, app: str, is_client: bool, *, failed: bool) -> None:
+    async def _respond(self, asked: _Asked, answer: Answer, held: contextlib.ExitStack) -> Response:
+        headers = {**answer.headers, VERSION_HEADER: answer.app}
+        if asked.path == "/v1/models" and answer.status == 200:
+            body = b"".join([chunk async for chunk in answer.chunks()])
+            return Response(without_boot_names(body), headers=headers)
+        headers[READ_TIMEOUT_HEADER] = f"{self._limits.read_timeout_s:g}"
+        return Passing(answer, headers, held.pop_all())
+
+    def _over(self, asked: _Asked, answer: Answer) -> None:
+        """Count and record an answer; a client that left is no failure."""
+        answer.close()
+        self._ended(answer.app, asked, failed=answer.has_failed)
+        if asked.is_recorded and answer.status < 400:
+            self._records.add(
+                started_at=asked.started_at,
+                ended_at=time.time(),
+                temperature=stated_temperature(asked.fields),
+                streams_at_start=asked.streams_at_start,
+                tokens=answer.tally.tokens(),
+            )
+
+    def _ended(self, app: str, asked: _Asked, *, failed: bool) -> None:
         """Count a client's request; what is pinned is specpilot's own."""
-        if is_client:
+        if asked.is_client:
             self._counts.ended(app, failed=failed)
 
-    def _unavailable(self, message: str) -> Response:
-        return JSONResponse(
-            error_body(503, message), status_code=503, headers={"Retry-After": str(_RETRY_AFTER_S)}
-        )
+    @contextlib.contextmanager
+    def _one_stream(self) -> Iterator[None]:
+        self._num_streams += 1
+        try:
+            yield
+        finally:
+            self._num_streams -= 1
+
+
+def _unavailable(message: str) -> Response:
+    return _refused(Refusal(503, message))
+
+
+def _refused(refused: Refusal) -> Response:
+    headers = dict(refused.headers)
+    if refused.status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return JSONResponse(error_body(refused), status_code=refused.status, headers=headers)
 
 
 def router_app(

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from serve_apps.engine.spec import BOOT_ALIAS_PREFIX
 
 APP_HEADER = "x-specpilot-app"
 """Request header that pins one engine application (for verification)."""
+OWN_HEADER = "x-specpilot-token"
+"""Request header by which specpilot's own requests prove themselves."""
+READ_TIMEOUT_HEADER = "x-specpilot-read-timeout"
+"""Response header for Serve's proxy, see ``proxy``: seconds without a byte read."""
 VERSION_HEADER = "x-specpilot-version"
 """Response header: the engine application that answered."""
 
@@ -22,20 +28,30 @@ _ALLOWED = {
     "/version": ("GET",),
 }
 # The engine does no authentication of its own: credentials end at the router.
-_DROPPED_HEADERS = frozenset({"authorization", "cookie", "host", APP_HEADER})
+_DROPPED_HEADERS = frozenset({"authorization", "cookie", "host", APP_HEADER, OWN_HEADER})
 
 
-def refusal(method: str, path: str) -> tuple[int, str] | None:
-    """Return status and reason when a request is not one that clients may make.
+class Refusal(NamedTuple):
+    """Why a request is not answered."""
+
+    status: int
+    message: str
+    code: str | None = None
+    """OpenAI's code; None is the status."""
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+def refusal(method: str, path: str) -> Refusal | None:
+    """Return why a request is not one that clients may make, or None.
 
     Only what is listed passes: an engine in development mode also has routes that show its
     configuration and reset its caches.
     """
     methods = _ALLOWED.get(path)
     if methods is None:
-        return 404, f"{path} is not served here"
+        return Refusal(404, f"{path} is not served here")
     if method not in methods:
-        return 405, f"{method} is not allowed on {path}"
+        return Refusal(405, f"{method} is not allowed on {path}")
     return None
 
 
@@ -73,10 +89,11 @@ def order(weights: Mapping[str, float], pinned: str | None, source: random.Rando
     return chosen
 
 
-def error_body(status: int, message: str) -> dict[str, object]:
+def error_body(refused: Refusal) -> dict[str, object]:
     """Return an error in OpenAI's shape."""
-    kind = "service_unavailable_error" if status >= 500 else "invalid_request_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    kind = "service_unavailable_error" if refused.status >= 500 else "invalid_request_error"
+    code = refused.code or refused.status
+    return {"error": {"message": refused.message, "type": kind, "param": None, "code": code}}
 
 
 def without_boot_names(body: bytes) -> bytes:

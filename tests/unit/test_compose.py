@@ -19,6 +19,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.prepare import Prepared, identity, premises, prepare, resolve
 from orchestrator.study_trial import TrialOrder
 from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
+from serve_apps.router.limits import Limits
 
 Study = Callable[..., StudyConfig]
 
@@ -451,3 +452,21 @@ def test_proof_that_is_required_needs_its_control(name: str, study: Study) -> No
 
     assert caught.value.where == "search.baseline"
     assert study("proof.lossless=reported", "search.baseline=false").proof.lossless == "reported"
+
+
+def test_limits_of_clients_come_from_the_study_in_bytes(study: Study) -> None:
+    assert compose.router_limits(study()) == Limits()
+    own = study(
+        "production.max_body_mib=0.5",
+        "production.max_header_kib=8",
+        "production.max_streams=7",
+        "production.body_timeout_s=2",
+        "production.read_timeout_s=3",
+    )
+    assert compose.router_limits(own) == Limits(
+        max_streams=7,
+        max_body_bytes=512 << 10,
+        max_header_bytes=8 << 10,
+        body_timeout_s=2.0,
+        read_timeout_s=3.0,
+    )

@@ -220,6 +220,19 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("production.route=v1", "production.route"),
         ("production.verify_requests=0", "production.verify_requests"),
         ("production.deadline_s=-1", "production.deadline_s"),
+        ("production.api_keys=sk-0123456789abcdef", "production.api_keys"),
+        ("production.api_keys='file:keys'", "production.api_keys"),
+        ("production.api_keys='env:A B'", "production.api_keys"),
+        ("production.api_keys=''", "production.api_keys"),
+        ("production.max_streams=0", "production.max_streams"),
+        ("production.max_streams=1001", "production.max_streams"),
+        ("production.max_body_mib=0", "production.max_body_mib"),
+        ("production.max_body_mib=.inf", "production.max_body_mib"),
+        ("production.max_header_kib=0.5", "production.max_header_kib"),
+        ("production.max_header_kib=.nan", "production.max_header_kib"),
+        ("production.body_timeout_s=0", "production.body_timeout_s"),
+        ("production.body_timeout_s=.inf", "production.body_timeout_s"),
+        ("production.read_timeout_s=0", "production.read_timeout_s"),
         ("tracking.experiment=''", "tracking.experiment"),
         ("tracking.registered_model=a/b", "tracking.registered_model"),
         ("tracking.registered_model='a:b'", "tracking.registered_model"),
@@ -228,6 +241,15 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
 )
 def test_value_out_of_range_is_refused_with_its_key(override: str, where: str) -> None:
     assert refusal(DEMO, override).where == where
+
+
+def test_key_in_the_place_of_its_source_is_not_repeated() -> None:
+    assert "0123456789" not in str(refusal(DEMO, "production.api_keys=sk-0123456789abcdef"))
+
+
+@pytest.mark.parametrize("source", ["file:/etc/specpilot/keys", "env:CLIENT_KEYS", "open"])
+def test_source_of_keys_is_taken(source: str) -> None:
+    assert load_config(DEMO, [f"production.api_keys='{source}'"]).production.api_keys == source
 
 
 def test_empty_space_is_refused() -> None:

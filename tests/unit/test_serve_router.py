@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from serve_apps.router.policy import (
+    Refusal,
     checked_weights,
     error_body,
     order,
@@ -75,7 +76,12 @@ def test_weights_below_zero_or_nan_are_refused(weight: float) -> None:
 
 
 def test_upstream_headers_keep_credentials_at_the_router() -> None:
-    headers = {"authorization": "Bearer x", "x-specpilot-app": "a", "content-type": "text/plain"}
+    headers = {
+        "authorization": "Bearer x",
+        "x-specpilot-app": "a",
+        "x-specpilot-token": "t",
+        "content-type": "text/plain",
+    }
     assert upstream_headers(headers) == {"content-type": "text/plain"}
 
 
@@ -85,7 +91,7 @@ def test_models_answer_hides_the_boots_names() -> None:
 
 
 def test_error_has_openais_shape() -> None:
-    assert error_body(503, "x")["error"] == {
+    assert error_body(Refusal(503, "x"))["error"] == {
         "message": "x",
         "type": "service_unavailable_error",
         "param": None,

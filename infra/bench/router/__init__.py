@@ -1,0 +1,1 @@
+"""What the way through Serve's proxy and the router costs, beside the engine's own HTTP."""

@@ -1,0 +1,109 @@
+"""What a client may send, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from starlette.requests import ClientDisconnect, Request
+
+from serve_apps.router.policy import Refusal
+
+MAX_STREAMS = 1000
+"""Of one router: below its deployment's own limit, beyond which Serve queues without a word."""
+# The rest of what was not read is not wanted, and may be long.
+_CLOSE = {"Connection": "close"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one client request, and of all of them at once."""
+
+    max_streams: int = 512
+    """Client requests under way at once, 1 to MAX_STREAMS; one more is answered 503."""
+    max_body_bytes: int = 32 << 20
+    """Of a request's body; a longer one is answered 413."""
+    max_header_bytes: int = 32 << 10
+    """Of all headers of a request; longer ones are answered 431. Serve's proxy has no limit."""
+    body_timeout_s: float = 30.0
+    """Longest time for sending the body, from when the router has the headers; then 408."""
+    read_timeout_s: float = 60.0
+    """Longest time without reading, once the socket's buffers are full; see ``proxy``."""
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            ValueError: One is out of range.
+        """
+        for each in fields(self):
+            if not 0 < getattr(self, each.name) < float("inf"):
+                raise ValueError(f"limits.{each.name}: {getattr(self, each.name)} is not above 0")
+        if self.max_streams > MAX_STREAMS:
+            raise ValueError(f"limits.max_streams: {self.max_streams} is above {MAX_STREAMS}")
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Return limits of which some are given.
+
+        Raises:
+            ValueError: On an unknown name or a value out of range.
+        """
+        unknown = sorted(set(given) - {each.name for each in fields(cls)})
+        if unknown:
+            raise ValueError(f"limits.{unknown[0]}: unknown")
+        return cls(**given)
+
+
+def header_refusal(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> Refusal | None:
+    """Return a refusal of headers that are too long.
+
+    Args:
+        headers: Names and values as they were sent.
+        limits: What is allowed.
+    """
+    # Colon, space and line end count as the sender has them on the wire.
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if size <= limits.max_header_bytes:
+        return None
+    return Refusal(431, f"the headers have {size} bytes, more than {limits.max_header_bytes}")
+
+
+async def read_body(request: Request, limits: Limits) -> bytes | Refusal:
+    """Return the whole body, or why it is not wanted."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limits.max_body_bytes:
+        return _too_large(limits)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > limits.max_body_bytes:
+                    return _too_large(limits)
+                parts.append(part)
+    except TimeoutError:
+        text = f"the body was not there after {limits.body_timeout_s:g} s"
+        return Refusal(408, text, headers=_CLOSE)
+    except ClientDisconnect:
+        return Refusal(400, "the client left before its body was there")
+    return b"".join(parts)
+
+
+def read_object(body: bytes) -> dict[str, Any] | Refusal:
+    """Return the JSON object of a request, or why it is none; no text of it is repeated."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        return Refusal(400, f"the body is not valid JSON{where}")
+    return found if isinstance(found, dict) else Refusal(400, "the body is not a JSON object")
+
+
+def _too_large(limits: Limits) -> Refusal:
+    text = f"the body has more than {limits.max_body_bytes} bytes"
+    return Refusal(413, text, headers=_CLOSE)

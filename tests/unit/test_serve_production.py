@@ -1,0 +1,148 @@
+"""What the production adapter declares, and how its own requests prove themselves."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters import serve_production
+from orchestrator.adapters.serve_production import ServeProduction
+from serve_apps.router.limits import Limits
+
+KEYS = "file:/etc/specpilot/keys"
+SPEC = {"model": "m"}
+
+
+class ServeApi:
+    """Ray's Serve API in memory: what is declared is what it tells."""
+
+    def __init__(self) -> None:
+        self.port = 8000
+        self.applications: dict[str, Any] = {}
+
+    def __call__(self, _address: str) -> ServeApi:
+        return self
+
+    def get_serve_details(self) -> dict[str, Any]:
+        return {"applications": self.applications, "http_options": {"port": self.port}}
+
+    def deploy_applications(self, config: Mapping[str, Any]) -> None:
+        # As over the wire: what is not JSON would not arrive.
+        entries = json.loads(json.dumps(config))["applications"]
+        self.applications = {
+            item["name"]: {"status": "RUNNING", "deployed_app_config": item} for item in entries
+        }
+
+    def router(self) -> dict[str, Any]:
+        (deployment,) = self.applications["specpilot"]["deployed_app_config"]["deployments"]
+        found: dict[str, Any] = deployment["user_config"]
+        return found
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> ServeApi:
+    api = ServeApi()
+    monkeypatch.setattr(serve_production, "ServeSubmissionClient", api)
+    return api
+
+
+def production(api_keys: str | None = None, limits: Limits | None = None) -> ServeProduction:
+    return ServeProduction(
+        "http://127.0.0.1:8265",
+        name="specpilot",
+        route="/",
+        model="served",
+        engine_options={},
+        api_keys=api_keys,
+        limits=limits,
+    )
+
+
+def test_declaration_names_where_the_keys_are_and_the_limits(api: ServeApi) -> None:
+    production(KEYS, Limits(max_streams=7)).declare({"specpilot-v1": SPEC}, {"specpilot-v1": 1.0})
+
+    declared = api.router()
+    assert declared["weights"] == {"specpilot-v1": 1.0}
+    assert declared["api_keys"] == KEYS
+    assert Limits.from_dict(declared["limits"]) == Limits(max_streams=7)
+    assert api.applications["specpilot"]["deployed_app_config"]["args"] == {}, "no restart"
+    assert production().state().weights == {"specpilot-v1": 1.0}
+
+
+def test_declaration_by_a_study_without_keys_does_not_open_production(api: ServeApi) -> None:
+    production(KEYS).declare({}, {})
+    production().declare({"specpilot-v1": SPEC}, {"specpilot-v1": 1.0})
+    assert api.router()["api_keys"] == KEYS
+
+
+def test_keys_end_only_where_a_study_says_open(api: ServeApi) -> None:
+    production(KEYS).declare({}, {})
+    production("open").declare({}, {})
+    assert api.router()["api_keys"] == "open"
+
+
+def test_first_declaration_without_keys_is_open(api: ServeApi) -> None:
+    production().declare({}, {})
+    assert "api_keys" not in api.router()
+
+
+class _Route(BaseHTTPRequestHandler):
+    seen: list[dict[str, str]]
+
+    def do_POST(self) -> None:
+        self.seen.append({name.lower(): value for name, value in self.headers.items()})
+        self.rfile.read(int(self.headers["content-length"]))
+        choice = {"text": "t", "finish_reason": "stop"}
+        body = json.dumps({"choices": [choice], "usage": {"completion_tokens": 1}}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def seen(api: ServeApi) -> Iterator[list[dict[str, str]]]:
+    """Return the headers that the route gets."""
+    _Route.seen = []
+    server = HTTPServer(("127.0.0.1", 0), _Route)
+    api.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield _Route.seen
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_own_requests_carry_the_routers_token_and_only_pinned_ones_the_pin(
+    seen: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def ask(_self: object, app: str, method: str) -> str:
+        asked.append((app, method))
+        return f"token-{len(asked)}"
+
+    monkeypatch.setattr(ServeProduction, "_ask", ask)
+    route = production(KEYS)
+
+    route.complete("p", 4, "specpilot-v2")
+    route.complete("p", 4, None)
+
+    pinned, unpinned = seen
+    assert (pinned["x-specpilot-app"], pinned["x-specpilot-token"]) == ("specpilot-v2", "token-1")
+    assert unpinned["x-specpilot-token"] == "token-2", "a router that restarted has another"
+    assert "x-specpilot-app" not in unpinned
+    assert set(asked) == {("specpilot", "own_token")}
+    assert route.pin("specpilot-v2") == {
+        "x-specpilot-app": "specpilot-v2",
+        "x-specpilot-token": "token-3",
+    }
