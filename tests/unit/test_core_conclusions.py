@@ -138,7 +138,7 @@ def test_space_with_other_values_names_all_of_them_and_one_without_any_none() ->
     depths = [make_arm(depth, "probabilistic", "block") for depth in (3, 5)]
 
     assert compare_keys(ARM, depths)[0].sentence == "the depth was 7 and is 3 or 5"
-    assert compare_keys(ARM, [BASELINE])[1].sentence == "the draft rule was probabilistic and is none"
+    assert compare_keys(ARM, [BASELINE])[1].sentence.endswith("was probabilistic and is none")
 
 
 def test_arm_without_speculation_has_no_keys_and_no_draft_of_its_own() -> None:
@@ -155,7 +155,7 @@ def test_conclusion_is_stale_just_where_it_depends_on_a_change(
     changed: set[str], hidden: set[str]
 ) -> None:
     """And what cannot be looked at is never said to stand."""
-    told: dict[str, Any] = {name: "holds" for name in NAMES}
+    told: dict[str, Any] = dict.fromkeys(NAMES, "holds")
     told |= dict.fromkeys(hidden, "unknown") | dict.fromkeys(changed, "changed")
     compared = tuple(Compared(name=name, state=told[name], sentence=name) for name in NAMES)
 
