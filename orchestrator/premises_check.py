@@ -37,7 +37,9 @@ class Checked:
     @property
     def is_incomparable(self) -> bool:
         """Whether no arm of the study can be compared with the version: it is another engine."""
-        return any(item.state == "changed" and item.name in SERVED for item in self.compared)
+        return self.fault is not None or any(
+            item.state == "changed" and item.name in SERVED for item in self.compared
+        )
 
 
 def check(version: Version, prepared: Prepared) -> Checked:

@@ -49,7 +49,7 @@ def format_short(alias: str, checked: Checked) -> list[str]:
     words = "not all hold" if checked.state == "stale" else "not all can be checked here"
     lines = [f"premises of the {alias}: {words}; `premises` says more"]
     lines += [
-        f"  {item.conclusion.value} is stale: {_sentences(item.because)}"
+        f"  {item.conclusion.value} is stale: {_names(item.because)} changed"
         for item in checked.judged
         if item.state == "stale"
     ]
@@ -57,8 +57,8 @@ def format_short(alias: str, checked: Checked) -> list[str]:
     return [*lines, *(f"  not checked here: {item.sentence}" for item in unknown)]
 
 
-def _sentences(compared: Sequence[Compared]) -> str:
-    return "; ".join(item.sentence for item in compared)
+def _names(compared: Sequence[Compared]) -> str:
+    return ", ".join(item.words for item in compared)
 
 
 def _label(state: str) -> str:

@@ -38,8 +38,8 @@ class Judged:
     """The premises that make it so; empty where it stands."""
 
     def reason(self, premise: Compared) -> str:
-        """Return what of a premise makes it so, and why the conclusion depends on it."""
-        return f"{premise.sentence}: {TABLE[self.conclusion][premise.name].reason}"
+        """Return which premise makes it so, and why the conclusion depends on that."""
+        return f"{premise.words}: {TABLE[self.conclusion][premise.name].reason}"
 
 
 def compare_keys(arm: Arm, arms: Iterable[Arm]) -> tuple[Compared, ...]:

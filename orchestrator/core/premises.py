@@ -79,15 +79,17 @@ class Compared:
     """One premise of a conclusion beside the world."""
 
     name: str
+    words: str
+    """What it is, for example ``the engine build``."""
     state: Literal["holds", "changed", "unknown"]
     sentence: str
-    """What it is and was; why it cannot be told where it is unknown."""
+    """Its value, now and before; why it cannot be told where it is unknown."""
 
 
 def compare(held: Premises, world: World) -> tuple[Compared, ...]:
     """Return every premise with whether it still holds, in the order of ``Premises``."""
     return tuple(
-        Compared(name=name, state="unknown", sentence=f"{WORDS[name]}: {world.unknown[name]}")
+        _unknown(name, world.unknown[name])
         if name in world.unknown
         else beside(name, WORDS[name], before, world.values[name])
         for name, before in held.to_dict().items()
@@ -104,9 +106,12 @@ def beside(name: str, words: str, before: object, after: object) -> Compared:
         after: Its value now.
     """
     if before == after:
-        return Compared(name=name, state="holds", sentence=f"{words} is {_shown(before)}")
+        sentence = f"{words} is {_shown(before)}"
+        return Compared(name=name, words=words, state="holds", sentence=sentence)
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        before, after = _apart(before, after), _apart(after, before)
     sentence = f"{words} was {_shown(before)} and is {_shown(after)}"
-    return Compared(name=name, state="changed", sentence=sentence)
+    return Compared(name=name, words=words, state="changed", sentence=sentence)
 
 
 def differences(
@@ -124,6 +129,16 @@ def differences(
         for item in compare(a, World(values=b.to_dict()))
         if item.state == "changed" and item.name in names
     )
+
+
+def _unknown(name: str, reason: str) -> Compared:
+    words = WORDS[name]
+    return Compared(name=name, words=words, state="unknown", sentence=f"{words}: {reason}")
+
+
+def _apart(own: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
+    """Return what the other one does not have as it is here."""
+    return {key: own[key] for key in own if key not in other or own[key] != other[key]}
 
 
 def _shown(value: object) -> str:

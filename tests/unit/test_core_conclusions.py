@@ -108,7 +108,7 @@ def test_changing_only_the_draft_rule_marks_the_depth_conclusions_and_not_the_kv
     }
     (why,) = (item for item in judge(compared, ARM) if item.conclusion is Conclusion.SPEED)
     assert [why.reason(premise) for premise in why.because] == [
-        "the draft rule was probabilistic and is greedy: the best depth moves with the draft rule"
+        "the draft rule: the best depth moves with the draft rule"
     ]
 
 
@@ -157,7 +157,9 @@ def test_conclusion_is_stale_just_where_it_depends_on_a_change(
     """And what cannot be looked at is never said to stand."""
     told: dict[str, Any] = dict.fromkeys(NAMES, "holds")
     told |= dict.fromkeys(hidden, "unknown") | dict.fromkeys(changed, "changed")
-    compared = tuple(Compared(name=name, state=told[name], sentence=name) for name in NAMES)
+    compared = tuple(
+        Compared(name=name, words=name, state=told[name], sentence=name) for name in NAMES
+    )
 
     for item in judge(compared, ARM):
         needed = {name for name in NAMES if depends(item.conclusion, name, ARM)}
@@ -175,6 +177,15 @@ def test_premise_that_cannot_be_looked_at_says_why() -> None:
         "the target model's digest: '/m' is not here"
     ]
     assert set(states(found).values()) == {"unknown"}
+
+
+def test_changed_sampling_names_what_is_different_in_it() -> None:
+    (item,) = (
+        item for item in compare(HELD, world(sampling={"top_p": 0.9, "top_k": 0, "min_p": 0.1}))
+        if item.state == "changed"
+    )  # fmt: skip
+
+    assert item.sentence == "the sampling was top_p=1.0 and is min_p=0.1, top_p=0.9"
 
 
 def test_differences_of_some_names_leave_the_others_out() -> None:

@@ -134,7 +134,7 @@ def test_study_with_another_draft_rule_marks_the_depth_and_not_the_cache(
     assert "CHANGED    the draft rule was probabilistic and is greedy" in text
     assert "holds      the depth is 7" in text
     assert "stands     kv: how many tokens" in text
-    assert "is greedy: the best depth moves with the draft rule" in text
+    assert "the draft rule: the best depth moves with the draft rule" in text
 
 
 def test_models_that_are_not_here_cannot_be_checked_and_are_not_said_to_hold(
@@ -298,7 +298,21 @@ def test_command_is_1_where_it_cannot_tell(
     registered(registry, inputs)
 
     assert cli.main(["premises", str(DEMO), *inputs, f"target.path={tmp_path}/gone"]) == 1
-    assert "unchecked  the target model's digest" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "unchecked  the target model's digest" in said
+    assert "to ask again" not in said
+
+
+def test_command_proposes_a_study_for_a_champion_that_says_nothing(
+    registry: FakeRegistry, inputs: list[str], capsys: Captured
+) -> None:
+    version = registry.create_version(MODEL, "run", {}, {})
+    registry.set_alias(MODEL, CHAMPION, version.version)
+
+    assert cli.main(["premises", str(DEMO), *inputs]) == 1
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(" policy.replace_incomparable_champion=true")
 
 
 @pytest.mark.usefixtures("registry")
@@ -344,7 +358,7 @@ def test_status_says_in_short_whether_the_premises_hold(
     lines = capsys.readouterr().out.splitlines()
     assert "production: nothing is declared" in lines
     assert "premises of the champion: all hold" in lines
-    assert any(line.startswith("  speed is stale: the sampling was ") for line in lines)
+    assert "  speed is stale: the sampling changed" in lines
 
 
 def test_status_tells_what_serves_though_the_premises_cannot_be_read(

@@ -29,8 +29,8 @@ from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS
 DEMO = Path("conf/study/demo.yaml")
 
 
-def broken_at_depth_3(**options: int) -> FakeProduction:
-    return FakeProduction(is_broken=lambda spec: spec["depth"] == 3, **options)
+def broken_at_depth_3() -> FakeProduction:
+    return FakeProduction(is_broken=lambda spec: spec["depth"] == 3)
 
 
 def cut_off(scene: Scene, version: Version, step: str) -> None:
