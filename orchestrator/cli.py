@@ -53,8 +53,8 @@ any setting can be overridden after the file: search.num_speculative_tokens=[4,5
 
 environment: MLFLOW_TRACKING_URI (if tracking.uri is not set), RAY_ADDRESS, SPECPILOT_STATE_DIR
 
-exit status: 0 done; 2 bad input, nothing was started; 3 finished, nothing was promoted;
-1 anything else, such as a measured block that is not valid
+exit status: 0 done; 2 bad input, nothing was started; 3 finished, nothing was promoted, or, of
+premises, a conclusion is stale; 1 anything else, such as a measured block that is not valid
 """
 
 COMMANDS = {
@@ -62,7 +62,9 @@ COMMANDS = {
     "plan": "print arms, cells, boots and expected duration; starts nothing",
     "promote": "promote a registered version (by default the challenger)",
     "rollback": "go back to the version that served before",
+    "sync": "bring the champion back from MLflow alone, as after a lost head node",
     "status": "print what production serves, since when and on which evidence",
+    "premises": "print which conclusions still stand, and which premises changed; needs no Ray",
 }
 
 WITHOUT_STUDY = {
@@ -152,9 +154,11 @@ def _run(args: argparse.Namespace) -> int:
     # Ray and MLflow take seconds to import; a typing error in the study should not.
     from orchestrator import commands  # noqa: PLC0415
 
+    typed = shlex.join(["python", "-m", "orchestrator", "study", str(args.study), *args.overrides])
     if args.command == "study":
-        typed = ["python", "-m", "orchestrator", "study", str(args.study), *args.overrides]
-        return int(commands.study(config, resume=args.resume, command=shlex.join(typed)))
+        return int(commands.study(config, resume=args.resume, command=typed))
+    if args.command == "premises":
+        return int(commands.premises(config, command=typed))
     if args.command == "promote":
         return int(
             commands.promote(

@@ -1,9 +1,9 @@
-"""What study, plan, promote, rollback and status do. Every exit goes through a status."""
+"""What the commands of a study do. Every exit goes through a status."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -30,7 +30,9 @@ from orchestrator.events import Printer
 from orchestrator.forecast import Times, forecast
 from orchestrator.incumbent import comparable_champion, incumbent_arm
 from orchestrator.ports import Registry, Version
-from orchestrator.prepare import Prepared, premises, prepare
+from orchestrator.premises_check import Checked, check
+from orchestrator.premises_report import format_check, format_short
+from orchestrator.prepare import Prepared, premises_by_build, prepare
 from orchestrator.promotion_record import (
     CHALLENGER,
     CHAMPION,
@@ -58,6 +60,7 @@ class ExitStatus(IntEnum):
     FAILED = 1
     BAD_INPUT = 2
     NOTHING_PROMOTED = 3
+    """Of ``premises``: something is stale, so that nothing may be promoted on it."""
 
 
 def plan(config: StudyConfig) -> ExitStatus:
@@ -146,7 +149,7 @@ def _asked_now(prepared: Prepared, registry: Registry) -> dict[str, Any]:
         ConfigError: What serves in production cannot be compared with any arm of the study.
     """
     config = prepared.config
-    by_build = {build: premises(prepared, build) for build in config.engine.build_names}
+    by_build = premises_by_build(prepared)
     champion = comparable_champion(registry, config, by_build)
     return asked(prepared, by_build, incumbent_arm(champion))
 
@@ -228,11 +231,7 @@ def promote(
         tools = delivery(prepared, join_ray(config), registry, printer)
         champion = registry.by_alias(name, CHAMPION)
         if champion is not None and champion.version == version.version:
-            tools.settle()
-            if tools.serves(version):
-                printer.say(f"version {version.version} is the champion and serves already")
-            else:
-                tools.reapply(version)
+            tools.sync()
             return ExitStatus.DONE
         tools.promote(version, allow_outage=allow_outage)
     return ExitStatus.DONE
@@ -287,14 +286,79 @@ def rollback_target(
     return version
 
 
-def status(config: StudyConfig) -> ExitStatus:
-    """Print what production serves, since when and on which evidence."""
+def sync(config: StudyConfig) -> ExitStatus:
+    """Bring the champion back from the registry alone, as after a lost head node."""
+    printer, registry = _printer(), compose.registry(config)
+    _version(
+        registry, config.tracking.registered_model, CHAMPION, None,
+        remedy="promote a version first",
+    )  # fmt: skip
+    prepared = prepare(config, models_must_exist=False)
+    with one_study_at_a_time(config):
+        start_serve(config)
+        delivery(prepared, join_ray(config), registry, printer).sync()
+    return ExitStatus.DONE
+
+
+def premises(config: StudyConfig, *, command: str) -> ExitStatus:
+    """Print which premises of what is registered hold, and which conclusions stand.
+
+    Args:
+        config: The study.
+        command: The study that asks again, as it would be typed.
+
+    Raises:
+        ConfigError: Nothing is registered.
+    """
     registry, name = compose.registry(config), config.tracking.registered_model
-    holders = {alias: registry.by_alias(name, alias) for alias in (CHAMPION, CHALLENGER, PREVIOUS)}
+    found = _holders(registry, name)
+    prepared = prepare(config, models_must_exist=False)
+    checks = {a: check(v, prepared) for a, v in found.items() if v is not None}
+    if not checks:
+        raise ConfigError(
+            "tracking.registered_model", f"'{name}' has no {', '.join(found)}",
+            "run a study that finds a winner",
+        )  # fmt: skip
+    printer = _printer()
+    for alias, checked in checks.items():
+        printer.lines(format_check(alias, checked))
+    # What served before comes back by `rollback`, which asks for no premises.
+    counted = [checked for alias, checked in checks.items() if alias != PREVIOUS]
+    states = {checked.state for checked in counted}
+    if any(checked.state == "stale" or checked.fault is not None for checked in counted):
+        printer.lines([f"to ask again: {_asking(config, checks, command)}"])
+    if "stale" in states:
+        return ExitStatus.NOTHING_PROMOTED
+    return ExitStatus.FAILED if "unknown" in states else ExitStatus.DONE
+
+
+def _asking(config: StudyConfig, checks: Mapping[str, Checked], command: str) -> str:
+    """Return the command of a study that is not refused for the champion that serves."""
+    is_refused = CHAMPION in checks and checks[CHAMPION].is_incomparable
+    adds = is_refused and not config.policy.replace_incomparable_champion
+    return command + (" policy.replace_incomparable_champion=true" if adds else "")
+
+
+def status(config: StudyConfig) -> ExitStatus:
+    """Print what production serves, since when, on which evidence and whether that stands."""
+    registry, printer = compose.registry(config), _printer()
+    holders = _holders(registry, config.tracking.registered_model)
     cluster = join_ray(config)
     production = compose.production(config, cluster.dashboard_url)
-    _printer().lines(format_status(holders, production.state(), production.url))
+    printer.lines(format_status(holders, production.state(), production.url))
+    try:
+        prepared = prepare(config, models_must_exist=False)
+        for alias in (CHAMPION, CHALLENGER):
+            version = holders[alias]
+            if version is not None:
+                printer.lines(format_short(alias, check(version, prepared)))
+    except ConfigError as error:  # what serves is told all the same
+        printer.lines([f"premises: not checked: {error}"])
     return ExitStatus.DONE
+
+
+def _holders(registry: Registry, name: str) -> dict[str, Version | None]:
+    return {alias: registry.by_alias(name, alias) for alias in (CHAMPION, CHALLENGER, PREVIOUS)}
 
 
 def _printer() -> Printer:

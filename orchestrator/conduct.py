@@ -40,7 +40,7 @@ from orchestrator.incumbent import (
     with_incumbent,
 )
 from orchestrator.ports import Registry, Tracker, Version
-from orchestrator.prepare import Prepared, premises
+from orchestrator.prepare import Prepared, premises_by_build
 from orchestrator.promotion_record import CHALLENGER
 from orchestrator.report import (
     format_live_table,
@@ -294,7 +294,7 @@ def open_study(
             tracker does not know a study to go on with.
     """
     config, printer, registry = prepared.config, delivery.printer, delivery.registry
-    by_build = {build: premises(prepared, build) for build in config.engine.build_names}
+    by_build = premises_by_build(prepared)
     champion = comparable_champion(registry, config, by_build)
     study_id = file.study_id
     if earlier is not None:

@@ -22,6 +22,7 @@ from orchestrator.errors import ConfigError, PromotionError
 from orchestrator.events import Printer
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
 from orchestrator.ports import LoadRequest, Production, Registry, Version
+from orchestrator.premises_check import gate
 from orchestrator.prepare import Prepared
 from orchestrator.production_stage import PromotionSettings, app_name
 from orchestrator.promote import Promoter
@@ -55,6 +56,7 @@ class Delivery:
         """
         if kind == "promote":
             held_to(version)
+            self._require_premises(version)
         done = self._promoter().promote(
             version,
             kind=kind,
@@ -76,6 +78,15 @@ class Delivery:
         """
         self._promoter().reapply(champion)
 
+    def sync(self) -> None:
+        """Bring production back to the champion, from the registry alone.
+
+        Raises:
+            ConfigError: There is no champion.
+            PromotionError: It did not come up, or does not answer.
+        """
+        self._promoter().sync(self.prepared.config.tracking.registered_model)
+
     def settle(self) -> None:
         """Put right what a promotion that was killed left in production.
 
@@ -96,9 +107,11 @@ class Delivery:
         may_stop = allow_outage or policy.allow_outage
         refused, outset = "", None
         promise = read_promise(version)
+        stands = gate(version, self.prepared)
         try:
             if kind == "promote":
                 held_to(version)
+                require_standing(version, stands)
             outset = promoter.preflight(version, champion, allow_outage=may_stop, wait_s=0.0)
         except ConfigError as error:
             refused = str(error)
@@ -107,6 +120,7 @@ class Delivery:
             champion=champion,
             found=promoter.cut_off(version.model_name),
             promise=promise,
+            premises=stands,
             mode=None if outset is None else outset.mode,
             refused=refused,
             outage=(promoter.outage_words(version, kind) if outset and outset.has_outage else None),
@@ -127,6 +141,17 @@ class Delivery:
     def serves(self, version: Version) -> bool:
         """Return whether production carries this version's traffic now."""
         return self._promoter().serves(version)
+
+    def _require_premises(self, version: Version) -> None:
+        """Refuse a version whose premises have changed; if it was half promoted, go back first.
+
+        Raises:
+            ConfigError: They have, or that cannot be told here.
+        """
+        stands, found = gate(version, self.prepared), self.cut_off()
+        if stands.blocks and found is not None and found.record.version == version.version:
+            self.settle()
+        require_standing(version, stands)
 
     def _promoter(self) -> Promoter:
         config = self.prepared.config
@@ -158,8 +183,8 @@ class Delivery:
                 f"{block.num_failed} requests of the production route failed: "
                 f"{next(iter(block.errors))}"
             )
-        gate = promise_gate(promise, block, promise_tolerance=config.policy.promise_tolerance)
-        return Measurement(throughput=throughput, gate=gate)
+        kept = promise_gate(promise, block, promise_tolerance=config.policy.promise_tolerance)
+        return Measurement(throughput=throughput, gate=kept)
 
     def _soak(self, version: Version) -> Gate:
         """Load the version with as many requests as it may run."""
@@ -264,6 +289,21 @@ def held_to(version: Version) -> Promise:
             "`rollback --to`",
         )
     return promise
+
+
+def require_standing(version: Version, stands: Gate) -> None:
+    """See that what a version's evidence depends on is as it was.
+
+    Raises:
+        ConfigError: It is not, or that cannot be told here.
+    """
+    if stands.blocks:
+        how = "do not hold" if stands.passed is False else "are not shown to hold"
+        raise ConfigError(
+            f"version {version.version} of '{version.model_name}'",
+            f"its premises {how}: {stands.reason}",
+            "study again, or promote it with the study file and models that it was registered with",
+        )
 
 
 def promotion_settings(config: StudyConfig, prompts: Sequence[str]) -> PromotionSettings:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from orchestrator.config import StudyConfig
 from orchestrator.core.codec import from_plain
-from orchestrator.core.premises import Premises, differences
+from orchestrator.core.premises import SERVED, Premises, differences
 from orchestrator.core.types import Arm
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, reported_at
 from orchestrator.ports import Registry, Version
 from orchestrator.promotion_record import CHAMPION
 
@@ -50,32 +49,47 @@ def _incomparable(
     champion: Version, config: StudyConfig, premises_by_build: Mapping[str, Premises]
 ) -> tuple[str, ...]:
     """Return why a champion is no arm of a study with these premises; empty when it is one."""
-    if ARM_TAG not in champion.tags or PREMISES_TAG not in champion.tags:
+    try:
+        held = held_premises(champion)
+    except ConfigError as error:
+        return (error.problem,)
+    if held is None or ARM_TAG not in champion.tags:
         return ("it was not registered by a study",)
-    held = Premises.from_dict(json.loads(champion.tags[PREMISES_TAG]))
     basis = premises_by_build.get(held.engine_build, premises_by_build[config.engine.build])
     # The champion is measured again beside the others, so only what it is counts, not how it was
     # measured then.
-    same_measure = replace(
-        held,
-        node_kind=basis.node_kind,
-        workload_digest=basis.workload_digest,
-        sampling=basis.sampling,
-        step_time=basis.step_time,
-        board_model=basis.board_model,
-        specpilot_version=basis.specpilot_version,
-    )
-    return differences(same_measure, basis)
+    return differences(held, basis, names=SERVED)
 
 
-def champion_arm(champion: Version) -> Arm:
-    """Return the arm that a registered version serves."""
-    return from_plain(Arm, json.loads(champion.tags[ARM_TAG]))
+def held_premises(version: Version) -> Premises | None:
+    """Return what a version's evidence depends on; None where it was registered without.
+
+    Raises:
+        ConfigError: The tag was written by somebody else, or by another version of specpilot.
+    """
+    text, where = version.tags.get(PREMISES_TAG), f"version {version.version}"
+    if text is None:
+        return None
+    try:
+        data = dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            where, f"its tag {PREMISES_TAG} holds no premises: {error}",
+            "register it again by a study",
+        ) from error  # fmt: skip
+    with reported_at(where):
+        return Premises.from_dict(data)
+
+
+def version_arm(version: Version) -> Arm | None:
+    """Return the arm that a registered version serves; None where it does not say."""
+    text = version.tags.get(ARM_TAG)
+    return None if text is None else from_plain(Arm, json.loads(text))
 
 
 def incumbent_arm(champion: Version | None) -> Arm | None:
     """Return the arm that the champion serves, if there is one."""
-    return None if champion is None else champion_arm(champion)
+    return None if champion is None else version_arm(champion)
 
 
 def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:

@@ -13,7 +13,7 @@ from orchestrator.canaries.scored import check_harness, shipped_tasks, task_file
 from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.build_space import build_all_arms
 from orchestrator.core.identity import digest, study_id
-from orchestrator.core.premises import Premises
+from orchestrator.core.premises import Premises, World
 from orchestrator.core.sampling import SamplingDefaults, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
@@ -51,6 +51,8 @@ class Prepared:
     study_id: str
     notes: tuple[str, ...]
     """What could not be checked on this machine."""
+    is_sampling_known: bool = True
+    """Whether the load says how it samples; a client's default needs the target's folder."""
 
 
 def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
@@ -69,8 +71,10 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
         model_folder.require_target(target, "target.path")
     else:
         notes.append(f"target.path: '{target}' is not on this machine; not checked")
-    if config.load.sampling == "client_default":
-        config = _with_client_default(config, target, notes)
+    by_default = config.load.sampling == "client_default"
+    is_known = not by_default or target.is_dir() or not needs_target(config.engine.args)
+    if by_default:
+        config = _with_client_default(config, target, notes, is_known=is_known)
     draft = _draft_facts(config, models_must_exist=models_must_exist, notes=notes)
     arms, left_out = build_all_arms(
         SpaceSettings(
@@ -92,6 +96,7 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
         proof_workload=_proof_workload(config),
         study_id=study_id(config.name, identity(config)),
         notes=tuple(notes),
+        is_sampling_known=is_known,
     )
 
 
@@ -121,7 +126,9 @@ def _interpreters(config: StudyConfig, *, must_exist: bool) -> list[str]:
     return notes
 
 
-def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) -> StudyConfig:
+def _with_client_default(
+    config: StudyConfig, target: Path, notes: list[str], *, is_known: bool
+) -> StudyConfig:
     """Return the study with the sampling of a client that states nothing."""
     stated = [n for n in SAMPLED if getattr(config.load, n) != getattr(_NEUTRAL_LOAD, n)]
     if stated:
@@ -129,7 +136,7 @@ def _with_client_default(config: StudyConfig, target: Path, notes: list[str]) ->
             f"load.{stated[0]}", "is stated although load.sampling is client_default",
             f"remove one of them; an override undoes it as {_undone(stated[0])}",
         )  # fmt: skip
-    if not target.is_dir() and needs_target(config.engine.args):
+    if not is_known:
         return _unresolved(config, notes)
     found = _client_default(config, target)
     if config.search.num_speculative_tokens:
@@ -306,30 +313,61 @@ def premises(prepared: Prepared, build: str | None = None) -> Premises:
     Args:
         prepared: The study.
         build: One of its engine builds; None is ``engine.build``.
+
+    Raises:
+        ConfigError: One of them cannot be told on this machine.
+    """
+    found = world(prepared, build or prepared.config.engine.build)
+    for name, reason in found.unknown.items():
+        raise ConfigError(f"premise {name}", reason, "run it where the models are")
+    return Premises.from_dict(found.values)
+
+
+def premises_by_build(prepared: Prepared) -> dict[str, Premises]:
+    """Return the premises of each engine build of the study, ``engine.build`` first."""
+    return {build: premises(prepared, build) for build in prepared.config.engine.build_names}
+
+
+def world(prepared: Prepared, build: str) -> World:
+    """Return the study's premises as far as this machine shows them.
+
+    Args:
+        prepared: The study.
+        build: An engine build; for one that the study does not have, ``engine.build`` is taken.
+
+    Raises:
+        ConfigError: A file of a model cannot be read, or changes meanwhile.
     """
     config = prepared.config
-    own = config.engine.of(build or config.engine.build)
+    own = config.engine.of(build if build in config.engine.build_names else config.engine.build)
     board = config.board()
-    known = content_digests()
     engine: dict[str, object] = {"args": own.args, "env": own.env}
-    return Premises(
-        engine_build=own.build,
-        engine_args_digest=digest(engine),
-        target_digest=model_folder.folder_digest(resolve(config.target.path), known),
-        draft_digest=(
-            None
-            if config.draft is None
-            else model_folder.folder_digest(resolve(config.draft.path), known)
-        ),
-        node_kind=config.node.kind,
-        workload_digest=prepared.workload.digest,
-        sampling={
+    values: dict[str, object] = {
+        "engine_build": own.build,
+        "engine_args_digest": digest(engine),
+        "node_kind": config.node.kind,
+        "workload_digest": prepared.workload.digest,
+        "sampling": {
             name: float(getattr(config.load, name)) for name in SAMPLED if name != "temperatures"
         },
-        step_time=config.objective.step_time,
-        board_model=None if board is None else board.name,
-        specpilot_version=VERSION,
-    )
+        "step_time": config.objective.step_time,
+        "board_model": None if board is None else board.name,
+        "specpilot_version": VERSION,
+    }
+    unknown: dict[str, str] = {}
+    if not prepared.is_sampling_known:
+        del values["sampling"]
+        unknown["sampling"] = "a client's default stands in the target's folder, which is not here"
+    known = content_digests()
+    for name, model in (("target_digest", config.target), ("draft_digest", config.draft)):
+        path = None if model is None else resolve(model.path)
+        if path is None:
+            values[name] = None
+        elif path.is_dir():
+            values[name] = model_folder.folder_digest(path, known)
+        else:
+            unknown[name] = f"'{path}' is not on this machine"
+    return World(values=values, unknown=unknown)
 
 
 def resolve(path: str) -> Path:

@@ -191,6 +191,33 @@ class Promoter:
             ) from error
         self._emit(f"version {champion.version} serves again")
 
+    def sync(self, model_name: str) -> None:
+        """Bring production back to what the registry says; changes no alias of a champion.
+
+        A promotion that was cut off is ended first. Where the champion serves, nothing is declared.
+
+        Raises:
+            ConfigError: There is no champion, or production serves what is not this model's.
+            PromotionError: The champion does not come up or does not answer.
+        """
+        self.settle(model_name)
+        champion = self._book(model_name).holder(CHAMPION)
+        if champion is None:
+            raise ConfigError(
+                "tracking.registered_model", f"'{model_name}' has no {CHAMPION}",
+                "promote a version first",
+            )  # fmt: skip
+        if not self._stage.serves(champion):
+            self.reapply(champion)
+            return
+        try:
+            self._stage.verify(None)
+        except OrchestratorError as error:
+            raise PromotionError(
+                f"version {champion.version} of {model_name} is up and does not answer: {error}"
+            ) from error
+        self._emit(f"version {champion.version} is the champion and serves already")
+
     def settle(self, model_name: str) -> None:
         """End a promotion that was cut off: go back, or on where its version is the champion.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.core.promise import Promise
+from orchestrator.core.promotion import Gate
 from orchestrator.core.takeover import Kind, Mode, TakeOver
 from orchestrator.ports import ProductionState, Version
 from orchestrator.promotion_record import (
@@ -96,6 +97,7 @@ def format_decision(
     champion: Version | None,
     found: Found | None,
     promise: Promise | None,
+    premises: Gate,
     mode: Mode | None,
     refused: str,
     outage: str | None,
@@ -109,6 +111,7 @@ def format_decision(
         champion: What serves by the registry's word.
         found: A promotion that was cut off.
         promise: The version's.
+        premises: Whether what its evidence depends on still holds.
         mode: How it would take over; None where it cannot begin.
         refused: Why it cannot.
         outage: What is expected of an outage, in words; None where there is none.
@@ -118,6 +121,7 @@ def format_decision(
     serves = "nothing" if champion is None else describe(champion)
     lines = [f"would {kind} {describe(version)}", f"serves now: {serves}", "gates of its study:"]
     lines += [*gate_lines(version), promise_line(promise)]
+    lines.append(f"  premises {_answer(premises)}: {premises.reason}")
     lines += [f"  {key}={value}" for key, value in settings.items()]
     if found is not None:
         lines.append(
@@ -163,6 +167,10 @@ def format_status(
     for app, status in state.engines.items():
         lines.append(f"  {app}: {status}, weight {state.weights.get(app, 0.0):g}")
     return lines
+
+
+def _answer(gate: Gate) -> str:
+    return {True: "hold", False: "do not hold", None: "not shown"}[gate.passed]
 
 
 def _history(version: Version, *, is_champion: bool) -> Sequence[str]:

@@ -43,6 +43,7 @@ class FakeProduction:
         self._dead: dict[str, int] = {}
         """Looks at the state until Serve has started a dead engine again."""
         self._served: dict[str, Served] = {}
+        self._has_router = False
         self.declarations: list[tuple[tuple[str, ...], dict[str, float]]] = []
         """Every accepted declaration: names and weights, oldest first."""
 
@@ -68,8 +69,7 @@ class FakeProduction:
         return ProductionState(
             weights=dict(self._weights),
             engines=statuses,
-            # As on Serve: a declaration has a router, even one without weights.
-            router_status=RUNNING if self.declarations else None,
+            router_status=RUNNING if self._has_router else None,
             messages={
                 name: f"{name} is {status}"
                 for name, status in statuses.items()
@@ -99,6 +99,8 @@ class FakeProduction:
         self._polls = {name: self._polls[name] for name in engines}
         self._weights = dict(weights)
         self._credit = dict.fromkeys(weights, 0.0)
+        # As on Serve: a declaration has a router, even one without weights.
+        self._has_router = True
         self.declarations.append((tuple(engines), dict(weights)))
 
     def complete(self, prompt: str, max_tokens: int, app: str | None) -> Mapping[str, object]:
@@ -159,6 +161,11 @@ class FakeProduction:
     def restart(self, app: str) -> None:
         """Let an engine be another boot, without a word."""
         self._boots[app] += 1
+
+    def lose(self) -> None:
+        """Forget everything that was declared, as Serve does with its head node."""
+        self._engines, self._polls, self._weights, self._credit = {}, {}, {}, {}
+        self._dead, self._served, self._has_router = {}, {}, False
 
     def _start(self, name: str) -> None:
         self._polls[name] = 0

@@ -29,6 +29,23 @@ def test_nothing_declared_serves_nothing() -> None:
         production.complete("x", 1, None)
 
 
+def test_lost_production_serves_nothing_until_it_is_declared_again() -> None:
+    production = FakeProduction(polls_to_start=1)
+    production.declare({"v1": SPEC}, {"v1": 1.0})
+    production.state()
+    production.complete("x", 1, None)
+    production.lose()
+
+    state = production.state()
+    assert (state.weights, state.engines, state.router_status) == ({}, {}, None)
+    assert production.served() == {}
+    with pytest.raises(TransientError):
+        production.complete("x", 1, None)
+    production.declare({"v1": SPEC}, {"v1": 1.0})
+    assert production.state().engines == {"v1": "RUNNING"}
+    assert production.boot_id("v1") == "v1-boot-2"
+
+
 def test_unchanged_engine_keeps_running_beside_a_new_one() -> None:
     production = FakeProduction(polls_to_start=2)
     production.declare({"v1": SPEC}, {"v1": 1.0})

@@ -31,7 +31,9 @@ from orchestrator.core.codec import to_plain
 from orchestrator.core.promise import Expected, Promise
 from orchestrator.core.types import Arm
 from orchestrator.delivery import EVIDENCE_TAG, heaviest
+from orchestrator.incumbent import ARM_TAG, PREMISES_TAG
 from orchestrator.ports import Version
+from orchestrator.prepare import premises, prepare
 
 pytestmark = [
     pytest.mark.integration,
@@ -260,6 +262,9 @@ def register(cluster: LocalCluster, settings: list[str]) -> Version:
         step_time=None,
         acceptance=modest,
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECPILOT_STATE_DIR", str(cluster.state_dir))
+        held = premises(prepare(config, models_must_exist=True))
     run = MlflowTracker(cluster.mlflow_uri, experiment="demo").open_study("by-hand", "by-hand", {})
     spec = engine_spec(config, arm, f"specpilot-{arm.label}").to_dict()
     log = str(cluster.state_dir / "logs" / "by-hand-{boot_id}.log")
@@ -269,6 +274,8 @@ def register(cluster: LocalCluster, settings: list[str]) -> Version:
         {**spec, "log_path": log, "cache_dir": str(cluster.state_dir / "cache")},
         {
             EVIDENCE_TAG: json.dumps(to_plain(promise)),
+            ARM_TAG: json.dumps(to_plain(arm)),
+            PREMISES_TAG: json.dumps(held.to_dict()),
             "specpilot.gate.better": "passed",
             "specpilot.gate_reason.better": "by hand",
             "specpilot.boot_time_s": "2.0",
@@ -318,6 +325,59 @@ def test_version_gets_a_share_then_all_and_one_command_goes_back(
     status, said = command(cluster, "status", *study)
     assert "serves since " in said
     assert f"{apps[0]}: RUNNING, weight 1" in said
+    assert "premises of the champion: all hold" in said
+
+    status, said = command(cluster, "promote", *study, "load.top_p=0.9", *number)
+    assert status == 2, said
+    assert "its premises do not hold: the sampling was " in said
+
+
+def lose_production(cluster: LocalCluster) -> None:
+    """Declare nothing any more: what Serve is left with after its head node was lost."""
+    request = urllib.request.Request(
+        f"{cluster.dashboard_url}/api/serve/applications/",
+        data=json.dumps({"applications": []}).encode(),
+        headers={**cluster.auth_headers(), "content-type": "application/json"},
+        method="PUT",
+    )
+    urllib.request.urlopen(request, timeout=60).close()
+    deadline = time.monotonic() + 120
+    while any(name.startswith("specpilot") for name in applications(cluster)):
+        assert time.monotonic() < deadline, applications(cluster)
+        time.sleep(0.2)
+
+
+def test_lost_champion_is_brought_back_from_the_registry_alone(
+    cluster: LocalCluster, settings: list[str]
+) -> None:
+    registry, study = MlflowRegistry(cluster.mlflow_uri), [str(STUDY), *settings]
+    champion = registry.by_alias(MODEL, "champion")
+    if champion is None:
+        champion = register(cluster, settings)
+        number = ["--registered-version", str(champion.version)]
+        status, said = command(cluster, "promote", *study, *number)
+        assert status == 0, said
+    lose_production(cluster)
+
+    status, said = command(cluster, "sync", *study)
+
+    assert status == 0, said
+    assert f"version {champion.version} serves again" in said
+    assert complete(cluster)[1] == f"specpilot-v{champion.version}"
+    held = registry.by_alias(MODEL, "champion")
+    assert held is not None
+    assert held.version == champion.version
+
+    status, said = command(cluster, "sync", *study)
+    assert status == 0, said
+    assert f"version {champion.version} is the champion and serves already" in said
+
+    status, said = command(cluster, "premises", *study)
+    assert status == 0, said
+    status, said = command(cluster, "premises", *study, "search.draft_sample_method=[greedy]")
+    assert status == 3, said
+    assert "STALE      speed" in said
+    assert "stands     kv" in said
 
 
 def children_of(client: MlflowClient, run_id: str) -> list[Run]:

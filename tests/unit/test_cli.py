@@ -111,6 +111,8 @@ def test_plan_of_qwen_works_without_its_models(capsys: Captured) -> None:
         (["promote", DEMO], ("tracking.uri",)),
         (["promote", DEMO, "--dry-run"], ("tracking.uri",)),
         (["rollback", DEMO], ("tracking.uri",)),
+        (["sync", DEMO], ("tracking.uri",)),
+        (["premises", DEMO], ("tracking.uri",)),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -122,7 +124,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert not state_dir.exists()
 
 
-@pytest.mark.parametrize("command", ["study", "promote", "status"])
+@pytest.mark.parametrize("command", ["study", "promote", "status", "sync", "premises"])
 def test_tracking_server_that_does_not_answer_is_status_2_with_its_address(
     command: str, inputs: list[str], capsys: Captured, state_dir: Path
 ) -> None:
@@ -251,6 +253,7 @@ def test_help_teaches_how_a_study_is_submitted_and_what_a_status_means(capsys: C
         "ray job submit --working-dir . -- python -m orchestrator study",
         "exit status: 0 done; 2 bad input",
         "3 finished, nothing was promoted",
+        "premises, a conclusion is stale",
         "MLFLOW_TRACKING_URI",
         *cli.COMMANDS,
     ):

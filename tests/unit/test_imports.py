@@ -94,9 +94,11 @@ ALLOWED: dict[str, set[str]] = {
     },
     "delivery": {
         *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),
-        *("ports", "prepare", "production_stage", "promote", "promotion_record"),
-        *("promotion_report", "promotion_steps"),
+        *("ports", "premises_check", "prepare", "production_stage", "promote"),
+        *("promotion_record", "promotion_report", "promotion_steps"),
     },
+    "premises_check": {"core", "errors", "incumbent", "ports", "prepare"},
+    "premises_report": {"core", "premises_check", "promotion_report"},
     "incumbent": {"config", "core", "errors", "ports", "promotion_record"},
     "resume": {
         *("adapters", "core", "errors", "events", "incumbent", "ports", "prepare", "study"),
@@ -109,8 +111,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "commands": {
         *("adapters", "cluster", "compose", "conduct", "config", "core", "delivery", "errors"),
-        *("events", "forecast", "incumbent", "ports", "prepare", "promotion_record"),
-        *("promotion_report", "report", "resume"),
+        *("events", "forecast", "incumbent", "ports", "premises_check", "premises_report"),
+        *("prepare", "promotion_record", "promotion_report", "report", "resume"),
     },
     "cli": {
         *("audit_build_command", "canary_command", "commands", "config", "errors", "version"),

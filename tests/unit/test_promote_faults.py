@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from promotion_scene import MODEL, Scene, kept
+from promotion_scene import MODEL, Fuse, Killed, Scene, Wire, kept
 
 from orchestrator.errors import OrchestratorError, PromotionError, TransientError
 from orchestrator.fakes.production import FakeProduction
@@ -16,67 +16,6 @@ from orchestrator.ports import Version
 from orchestrator.promotion_record import CHAMPION, PREVIOUS, REASON_TAG
 
 FAULTS = ("kill before", "kill after", "fail before", "fail after", "fail long", "die")
-LONG = 8
-"""Calls that a long failure lasts: more than are tried again."""
-
-
-class Killed(BaseException):
-    """A SIGKILL: every later call of the process is one, too."""
-
-
-@dataclass
-class Fuse:
-    """Counts the calls of one process to the world outside, and blows at one of them."""
-
-    at: int = -1
-    fault: str = ""
-    die: Callable[[], None] = lambda: None
-    num_calls: int = 0
-    is_dead: bool = False
-
-    def before(self) -> None:
-        if self.is_dead:
-            raise Killed
-        here = self.num_calls == self.at
-        lasting = self.fault == "fail long" and self.at <= self.num_calls < self.at + LONG
-        self.num_calls += 1
-        if here and self.fault == "kill before":
-            self.is_dead = True
-            raise Killed
-        if lasting or (here and self.fault == "fail before"):
-            raise TransientError("the network")
-        if here and self.fault == "die":
-            self.die()
-
-    def after(self) -> None:
-        if self.num_calls - 1 != self.at:
-            return
-        if self.fault == "kill after":
-            self.is_dead = True
-            raise Killed
-        if self.fault == "fail after":
-            raise TransientError("the network, after the call was done")
-
-
-class Wire:
-    """A port whose calls go through a fuse."""
-
-    def __init__(self, target: Any, fuse: Fuse) -> None:
-        self._target = target
-        self._fuse = fuse
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **keywords: Any) -> Any:
-            self._fuse.before()
-            result = found(*args, **keywords)
-            self._fuse.after()
-            return result
-
-        return call
 
 
 @dataclass

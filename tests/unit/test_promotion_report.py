@@ -6,6 +6,7 @@ from dataclasses import replace
 from core_samples import CELL, make_arm
 
 from orchestrator.core.promise import Expected, Promise
+from orchestrator.core.promotion import Gate
 from orchestrator.core.takeover import PromotionStep, TakeOver
 from orchestrator.ports import ProductionState, Version
 from orchestrator.promotion_record import (
@@ -46,6 +47,7 @@ def decision(mode: str | None = "beside", **changes: object) -> list[str]:
         "champion": version(1),
         "found": None,
         "promise": PROMISE,
+        "premises": Gate(name="premises", passed=True, reason="as they were"),
         "refused": "",
         "outage": None,
         "kind": "promote",
@@ -63,6 +65,7 @@ def test_decision_shows_every_gate_with_its_reason_and_the_steps() -> None:
     assert "  kv      not shown  no reason recorded" in lines
     assert not any("slow" in line for line in lines), "the last promotion's answer is no gate now"
     assert "  promise in c1_t0.7: at most 80.4 ms a step" in "\n".join(lines)
+    assert "  premises hold: as they were" in lines
     assert "  policy.canary_share=0.1" in lines
     assert "give it a share of the traffic; shift all traffic to it" in lines[-2]
     assert lines[-1] == "nothing was done"
@@ -126,6 +129,7 @@ def test_decision_on_a_version_without_gates_says_so() -> None:
         champion=None,
         found=None,
         promise=None,
+        premises=Gate(name="premises", passed=None, reason="registered without"),
         mode="beside",
         refused="",
         outage=None,
@@ -134,6 +138,7 @@ def test_decision_on_a_version_without_gates_says_so() -> None:
     )
 
     assert "  no gate is recorded: it was not registered by a study" in lines
+    assert "  premises not shown: registered without" in lines
 
 
 def test_status_says_what_serves_since_when_and_on_which_evidence() -> None:
