@@ -54,7 +54,7 @@ class EDetector:
 
     @property
     def evidence(self) -> Floats:
-        """M, [num, num_directions]; while an alarm is open that of the way back stands in its place."""
+        """M, [num, num_directions]; that of the way back while an alarm is open."""
         return np.asarray(self._sums.mean(axis=2))
 
     def feed(self, x: Floats, has_batch: Flags) -> Flags:
