@@ -117,7 +117,7 @@ class WatchLoop:
         except TimeoutError:
             study.kill()
             await study.wait()
-        self._note("was ended with the watcher")
+        self._note(f"was ended with the watcher, status {study.returncode}")
 
 
 def weights_override(shares: Mapping[tuple[int, float], float]) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ from watch_scene import Scene
 from orchestrator.watch_loop import LoopSettings, WatchLoop, weights_override
 
 ENDS = (sys.executable, "-c", "raise SystemExit(3)")
-WAITS = (
-    sys.executable,
-    "-c",
-    "import signal\ntry:\n  signal.pause()\nexcept KeyboardInterrupt:\n  raise SystemExit(1)",
-)
+WAITS = """
+import pathlib, signal, sys
+try:
+    pathlib.Path(sys.argv[1]).touch()
+    signal.pause()
+except KeyboardInterrupt:
+    raise SystemExit(7)
+"""
 
 
 class Harness:
@@ -85,13 +89,14 @@ def test_finding_starts_one_study_and_hears_of_its_end(scene: Scene) -> None:
     assert told.study.startswith(("started", "ended"))
 
 
-def test_study_under_way_is_interrupted_with_the_watcher(scene: Scene) -> None:
+def test_study_under_way_is_interrupted_with_the_watcher(scene: Scene, tmp_path: Path) -> None:
     scene.change_premise()
-    harness = Harness(scene, WAITS)
-    harness.stop_when = lambda: harness.num_looks == 4
+    is_up = tmp_path / "up"
+    harness = Harness(scene, (sys.executable, "-c", WAITS, str(is_up)))
+    harness.stop_when = is_up.exists
     harness.run()
 
-    assert scene.watcher.open[0].study == "was ended with the watcher"
+    assert scene.watcher.open[0].study == "was ended with the watcher, status 7"
 
 
 def test_report_starts_nothing(scene: Scene) -> None:
