@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict audit chaos-promotion clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict bench-watch audit chaos-promotion clean
 .DEFAULT_GOAL := help
 
 help:
@@ -70,6 +70,10 @@ bench-verdict: setup
 # make bench-lossless    false alarms, power and speed of the lossless test, in simulation
 bench-lossless: setup
 	$(VENV)/python -m infra.bench.lossless $(ARGS)
+
+# make bench-watch    false alarms a month of `watch` and the delay until a drift is found, in simulation
+bench-watch: setup
+	$(VENV)/python -m infra.bench.watch $(ARGS)
 
 # make audit    which builds and rules the lossless audit rejects, hours; ARGS=--short for minutes
 audit: setup engine

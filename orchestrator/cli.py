@@ -21,7 +21,7 @@ from orchestrator import (
     traffic_command,
     workload_command,
 )
-from orchestrator.config import load_config
+from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.version import VERSION
 
@@ -65,6 +65,7 @@ COMMANDS = {
     "sync": "bring the champion back from MLflow alone, as after a lost head node",
     "status": "print what production serves, since when and on which evidence",
     "premises": "print which conclusions still stand, and which premises changed; needs no Ray",
+    "watch": "see whether production drifts from its verdict, and open findings in MLflow",
 }
 
 WITHOUT_STUDY = {
@@ -105,6 +106,8 @@ def parser() -> argparse.ArgumentParser:
                 action="store_true",
                 help="end what serves first where no board is free beside it",
             )
+        if name == "watch":
+            _add_watch_options(sub)
         if name == "study":
             sub.add_argument(
                 "--resume", metavar="ID", help="go on with a study whose driver ended too early"
@@ -112,6 +115,15 @@ def parser() -> argparse.ArgumentParser:
     for module in WITHOUT_STUDY.values():
         module.add_parser(subparsers)
     return root
+
+
+def _add_watch_options(sub: argparse.ArgumentParser) -> None:
+    text = "seconds from one look to the next (default 60)"
+    sub.add_argument("--every", type=float, default=60.0, metavar="S", help=text)
+    text = "one look; starts no study. Evidence is kept for the next"
+    sub.add_argument("--once", action="store_true", help=text)
+    text = "write objective.weights of the traffic that the router recorded, YAML or JSON, and end"
+    sub.add_argument("--profile", type=Path, metavar="OUT", help=text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -151,6 +163,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.command in WITHOUT_STUDY:
         return int(WITHOUT_STUDY[args.command].run(args))
     config = load_config(args.study, args.overrides)
+    if args.command == "watch":
+        return _watch(config, args)
     # Ray and MLflow take seconds to import; a typing error in the study should not.
     from orchestrator import commands  # noqa: PLC0415
 
@@ -171,6 +185,19 @@ def _run(args: argparse.Namespace) -> int:
     if args.command == "rollback":
         return int(commands.rollback(config, args.to, allow_outage=args.allow_outage))
     return int(getattr(commands, args.command)(config))
+
+
+def _watch(config: StudyConfig, args: argparse.Namespace) -> int:
+    from orchestrator import watch_service  # noqa: PLC0415  as commands
+
+    options = watch_service.WatchOptions(
+        study=args.study,
+        overrides=tuple(args.overrides),
+        every_s=args.every,
+        once=args.once,
+        profile=args.profile,
+    )
+    return watch_service.watch(config, options)
 
 
 def _drop_output() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.adapters import mlflow_tracker
 from orchestrator.adapters.argument_files import with_contents
+from orchestrator.adapters.mlflow_findings import MlflowFindings
 from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
 from orchestrator.adapters.model_folder import model_digests
 from orchestrator.adapters.node import LocalNode
@@ -346,6 +347,12 @@ def tracker(config: StudyConfig, *, num_nodes: int) -> MlflowTracker:
     """
     uri = mlflow_tracker.check(tracking_uri(config), num_nodes=num_nodes)
     return MlflowTracker(uri, experiment=config.tracking.experiment)
+
+
+def findings(config: StudyConfig) -> MlflowFindings:
+    """Return where a watcher's findings go: the experiment of the studies."""
+    uri = mlflow_tracker.check(tracking_uri(config))
+    return MlflowFindings(uri, experiment=config.tracking.experiment)
 
 
 def registry(config: StudyConfig) -> MlflowRegistry:

@@ -76,6 +76,11 @@ class PolicyConfig:
     that is wrongly kept out costs a boot."""
     promise_tolerance: float = 0.02
     """Share of a step, 0 to 1, that the way through Serve may cost over the study's own."""
+    on_drift: Literal["report", "study"] = "report"
+    """What `watch` does with a finding: report it, or also run the study again."""
+    drift_tolerance: float = 0.03
+    """Relative difference of acceptance or step time beyond the verdict's interval, 0 to 1, that is
+    no drift yet."""
     replace_incomparable_champion: bool = False
     """Whether a champion on other premises (engine build, arguments, models) may be replaced
     although no arm of the study can be compared with it."""
@@ -139,6 +144,12 @@ class PolicyConfig:
             "policy.promise_tolerance",
             f"{self.promise_tolerance} is not 0 to below 1",
             "give a share such as 0.02",
+        )
+        require(
+            0 <= self.drift_tolerance < 1,
+            "policy.drift_tolerance",
+            f"{self.drift_tolerance} is not 0 to below 1",
+            "give a share such as 0.03",
         )
 
 

@@ -10,6 +10,7 @@ from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
 from orchestrator.cluster import Cluster, join_ray
 from orchestrator.config import StudyConfig
+from orchestrator.core.cell_promises import make_cell_promises
 from orchestrator.core.checks import Expectations
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.formulas import output_throughput, quantile
@@ -26,7 +27,7 @@ from orchestrator.premises_check import gate
 from orchestrator.prepare import Prepared
 from orchestrator.production_stage import PromotionSettings, app_name
 from orchestrator.promote import Promoter
-from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, Found
+from orchestrator.promotion_record import BOOT_TIME_TAG, CELLS_TAG, CHAMPION, Found
 from orchestrator.promotion_report import format_decision
 from orchestrator.promotion_steps import Measurement
 
@@ -237,7 +238,7 @@ def heaviest(config: StudyConfig) -> Cell:
 
 
 def promise_tags(config: StudyConfig, arm: Arm, boots: Sequence[Boot]) -> dict[str, str]:
-    """Return what a version that is registered promises: the tags that a promotion reads."""
+    """Return what a version that is registered promises: tags for a promotion and a watcher."""
     promise = make_promise(
         arm,
         boots,
@@ -246,10 +247,19 @@ def promise_tags(config: StudyConfig, arm: Arm, boots: Sequence[Boot]) -> dict[s
         board=config.board(),
         confidence=config.policy.promise_confidence,
     )
+    cells = make_cell_promises(
+        arm,
+        boots,
+        weights=config.weights(),
+        board=config.board(),
+        confidence=config.policy.promise_confidence,
+        step_tolerance=config.policy.promise_tolerance,
+    )
     times = [boot.facts.boot_time_s for boot in boots if boot.arm == arm and boot.facts is not None]
     boot_s = quantile(times, 0.5)
     return {
         EVIDENCE_TAG: json.dumps(to_plain(promise)),
+        CELLS_TAG: json.dumps(to_plain(cells)),
         **({} if boot_s is None else {BOOT_TIME_TAG: f"{boot_s:.1f}"}),
     }
 

@@ -34,7 +34,7 @@ _NEUTRAL_LOAD = LoadConfig(workload="")
 
 DELIVERY_KEYS = (
     *("approval", "allow_outage", "canary_share", "canary_s", "canary_requests"),
-    *("promise_confidence", "promise_tolerance"),
+    *("promise_confidence", "promise_tolerance", "on_drift", "drift_tolerance"),
 )
 """Of the policy: what happens when the question is answered."""
 

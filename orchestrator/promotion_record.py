@@ -32,6 +32,8 @@ BOOT_TIME_TAG = "specpilot.boot_time_s"
 """Median seconds of the study's boots of the version."""
 THROUGHPUT_TAG = "specpilot.production_output_throughput"
 CANARY_TAG = "specpilot.canary"
+CELLS_TAG = "specpilot.cells"
+"""What the version's study lets one expect in every cell, and its weights, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ The objective of a study is the traffic's mean seconds per output token. Of a lo
         = sum over cells of (tokens in the cell / tokens of all) * seconds per token in the cell
 
 so a cell's weight is its share of the output tokens. A request's tokens are spread evenly over its
-time; how many requests overlap at each moment says which concurrency they belong to. Where a log
-has no tokens, shares of the requests' time stand in for them, which gives slow cells too much.
+time; how many requests overlap at each moment says which concurrency they belong to. A few requests
+without tokens, such as those that clients broke off, count for the concurrency only. Where more
+lack them, shares of the requests' time stand in for tokens, which gives slow cells too much.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ UNITLESS_KEYS = ("duration", "latency", "elapsed", "response_time")
 _MILLISECONDS_FROM = 1e11
 """Numbers from here are ms since the epoch: as seconds they would be the year 5138."""
 _MOST_TEMPERATURES = 8
+_MOST_UNTOLD = 0.1
+"""Share of requests without tokens, 0 to 1, up to which the rest speaks for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +132,11 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
         raise ConfigError(
             "traffic LOG", "no request states a temperature", "give --default-temperature"
         )
-    by_tokens = all(request.output_tokens for request in log.requests)
+    by_tokens = _num_untold(log) <= _MOST_UNTOLD * len(log.requests)
     weights: dict[tuple[int, float], float] = {}
     busy_s = idle_s = request_s = 0.0
     most = 0
-    for span_s, running in _moments(log.requests):
+    for span_s, running in moments(log.requests):
         if not running:
             idle_s += span_s
             continue
@@ -178,11 +181,20 @@ def profile_lines(found: Profile) -> list[str]:
         "  weights:",
     ]
     lines += [
-        f"    - {{streams: {count}, temperature: {temperature:g}, weight: {weight:.4f}}}"
-        for (count, temperature), weight in found.weights.items()
+        f"    - {{streams: {item['streams']}, temperature: {item['temperature']:g}, "
+        f"weight: {item['weight']:.4f}}}"
+        for item in profile_weights(found)
     ]
     pairs = (f"c{c}_t{t:g}={weight:.4f}" for (c, t), weight in found.weights.items())
     return [*lines, f"# decide --weights {','.join(pairs)}"]
+
+
+def profile_weights(found: Profile) -> list[dict[str, float]]:
+    """Return the profile as the entries of a study's ``objective.weights``."""
+    return [
+        {"streams": streams, "temperature": temperature, "weight": round(weight, 4)}
+        for (streams, temperature), weight in found.weights.items()
+    ]
 
 
 def _request(raw: bytes) -> LoggedRequest | str:
@@ -282,7 +294,7 @@ def _temperature(request: LoggedRequest, settings: ProfileSettings) -> float | N
     return min(settings.temperatures, key=lambda known: (abs(known - value), known))
 
 
-def _moments(requests: Sequence[LoggedRequest]) -> Iterator[tuple[float, tuple[int, ...]]]:
+def moments(requests: Sequence[LoggedRequest]) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Yield stretches in which the same requests run, or none, with their length in seconds."""
     events = sorted(
         [(r.end_s, 0, index) for index, r in enumerate(requests)]
@@ -324,8 +336,13 @@ def _missing(
             f"{unstated} of {num_requests} requests state no temperature and have no cell "
             "(--default-temperature); they count for the concurrency"
         )
-    untold = sum(not request.output_tokens for request in log.requests)
-    if untold:
+    untold = _num_untold(log)
+    if 0 < untold <= _MOST_UNTOLD * num_requests:
+        yield (
+            f"{untold} of {num_requests} requests say no output tokens; they count for the "
+            "concurrency"
+        )
+    elif untold:
         yield (
             f"{untold} of {num_requests} requests say no output tokens, so shares are of the "
             "requests' time, which gives slow cells too much"
@@ -335,6 +352,10 @@ def _missing(
     distinct = len({value for value in temperatures if value is not None})
     if distinct > _MOST_TEMPERATURES:
         yield f"{distinct} temperatures make as many cells a concurrency (--temperatures)"
+
+
+def _num_untold(log: Log) -> int:
+    return sum(not request.output_tokens for request in log.requests)
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError
 
 PARENT_TAG = "mlflow.parentRunId"
 KIND_TAG = "specpilot.kind"
-"""``study`` or ``trial``."""
+"""``study``, ``trial`` or ``finding``."""
 STUDY_TAG = "specpilot.study_id"
 TRIAL_TAG = "specpilot.trial_id"
 BLOCK_TAG = "specpilot.block."

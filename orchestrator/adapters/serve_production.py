@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from http.client import HTTPException
 from typing import Any
 
@@ -15,8 +15,10 @@ from ray import serve
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 from ray.serve.exceptions import RayServeException
 
+from orchestrator.core.codec import from_plain
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import ProductionState, Served
+from orchestrator.watch_ports import RecordedRequest, RequestPage
 from serve_apps.apps import engine_entry, router_entry
 from serve_apps.router.limits import Limits
 from serve_apps.router.policy import APP_HEADER, OWN_HEADER
@@ -24,6 +26,7 @@ from serve_apps.router.policy import APP_HEADER, OWN_HEADER
 CALL_TIMEOUT_S = 120.0
 ASK_TIMEOUT_S = 30.0
 """Of a question to a running application that needs no engine step."""
+_REQUEST_FIELDS = tuple(item.name for item in fields(RecordedRequest))
 
 
 class ServeProduction:
@@ -84,7 +87,9 @@ class ServeProduction:
         entries += [
             engine_entry(name, spec, self._engine_options) for name, spec in engines.items()
         ]
-        declared = _user_config(_applications(details, self._name).get(self._name, {})).get("api_keys")
+        declared = _user_config(_applications(details, self._name).get(self._name, {})).get(
+            "api_keys"
+        )
         entries.append(
             router_entry(
                 self._name,
@@ -153,11 +158,15 @@ class ServeProduction:
         """Return the engine's exposition, read where it runs."""
         return str(self._ask(app, "metrics_text"))
 
-    def _ask(self, app: str, method: str) -> Any:
+    def requests(self, after: int) -> RequestPage:
+        """Return what the router's replica recorded of clients' requests; there is one."""
+        return request_page(self._ask(self._name, "requests", after))
+
+    def _ask(self, app: str, method: str, *arguments: object) -> Any:
         """Call a method of an application's only replica; this process has joined Ray."""
         try:
             handle = serve.get_app_handle(app)
-            return getattr(handle, method).remote().result(timeout_s=ASK_TIMEOUT_S)
+            return getattr(handle, method).remote(*arguments).result(timeout_s=ASK_TIMEOUT_S)
         except (RayServeException, ray.exceptions.RayError, TimeoutError) as error:
             # Ray's text is the other process's traceback; its last line is the reason.
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
@@ -214,6 +223,25 @@ def _foreign(details: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         for app, found in (details.get("applications") or {}).items()
         if app not in ours and found.get("deployed_app_config")
     ]
+
+
+def request_page(data: Any) -> RequestPage:
+    """Return what the router's ``requests`` answers.
+
+    Raises:
+        TransientError: It is not that: the router is of another version, and will be declared anew.
+    """
+    try:
+        return RequestPage(
+            next=int(data["next"]),
+            lost=int(data["lost"]),
+            requests=tuple(
+                from_plain(RecordedRequest, {name: item[name] for name in _REQUEST_FIELDS})
+                for item in data["requests"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise TransientError(f"the router's requests cannot be read: {error}") from error
 
 
 def _status(app: Mapping[str, Any]) -> str:

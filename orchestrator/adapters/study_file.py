@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from orchestrator.adapters.kept_file import locked, read_kept, write_kept
 from orchestrator.adapters.state import state_dir
 from orchestrator.errors import ConfigError
 
@@ -48,7 +46,7 @@ class StudyFile:
         """
         if _ID.fullmatch(self.study_id) and self._folder.is_dir():
             try:
-                self._lock = _locked(self._folder)
+                self._lock = locked(self._folder)
             except BlockingIOError as error:
                 raise self._refusal(
                     "another driver runs this study", "wait until it ends, or end it"
@@ -72,7 +70,7 @@ class StudyFile:
         if self._lock is None:
             raise self._unknown()
         try:
-            state = _read(self._file)
+            state = read_kept(self._file, FORMAT)
         except FileNotFoundError as error:
             raise self._unknown() from error
         except OSError as error:
@@ -84,19 +82,11 @@ class StudyFile:
 
     def write(self, state: Mapping[str, Any]) -> None:
         """Put the state in the place of the last one: after a crash there is one or the other."""
-        body = json.dumps(state).encode()
-        head = json.dumps({"format": FORMAT, "sha256": sha256(body).hexdigest()}).encode()
-        pending = self._file.with_suffix(".new")
         try:
             if self._lock is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._lock = _locked(self._folder)
-            with pending.open("wb") as stream:
-                stream.write(head + b"\n" + body)
-                stream.flush()
-                os.fsync(stream.fileno())
-            pending.replace(self._file)
-            os.fsync(self._lock)  # the name, too
+                self._lock = locked(self._folder)
+            write_kept(self._file, FORMAT, state, folder=self._lock)
             self.is_kept = True
         except OSError as error:
             self.is_kept = False
@@ -140,41 +130,3 @@ def states_left(prefix: str) -> dict[str, dict[str, Any]]:
         with suppress(ConfigError), StudyFile(folder.name, lambda _text: None) as file:
             found[folder.name] = file.read()
     return found
-
-
-def _locked(folder: Path) -> int:
-    """Return a descriptor that holds the folder; the kernel frees it with the process.
-
-    Raises:
-        BlockingIOError: Somebody else holds it.
-    """
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Return the state in a file.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is damaged, or of another version; the text goes on after the file's name.
-    """
-    head, _, body = file.read_bytes().partition(b"\n")
-    try:
-        told = json.loads(head)
-    except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict) or "format" not in told:
-        raise ValueError("is damaged: its first line is no head")
-    if told["format"] != FORMAT:
-        raise ValueError(f"was written by another version, as {told['format']} and not {FORMAT}")
-    if told.get("sha256") != sha256(body).hexdigest():
-        raise ValueError("is damaged: it is not whole, or was changed")
-    state = json.loads(body)
-    assert isinstance(state, dict)
-    return state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from core_samples import make_arm, make_boots
 
 from orchestrator.config import StudyConfig, load_config
+from orchestrator.core.cell_promises import CellPromises
+from orchestrator.core.codec import from_plain
 from orchestrator.delivery import heaviest, held_to, promise_tags, promotion_settings
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Version
@@ -38,6 +41,9 @@ def test_registered_version_is_held_to_what_its_boots_showed(config: StudyConfig
     assert promise.acceptance is not None
     assert promise.acceptance.mean == pytest.approx(3.01, abs=0.01)
     assert tags["specpilot.boot_time_s"] == "40.0"
+    cells = from_plain(CellPromises, json.loads(tags["specpilot.cells"]))
+    assert [item.cell for item in cells.cells] == list(config.cells())
+    assert sum(cells.weights.values()) == pytest.approx(1.0)
 
 
 def test_heaviest_cell_is_the_closed_loop_of_most_streams(config: StudyConfig) -> None:

@@ -52,6 +52,19 @@ def test_profile_without_tokens_is_of_time_and_says_so() -> None:
     assert "2 of 2 requests say no output tokens" in found.missing[0]
 
 
+def test_a_few_requests_without_tokens_count_for_the_concurrency_only() -> None:
+    told = [request(20 * n, 20 * n + 10, **usage(100)) for n in range(9)]
+    found = profile(log_of(*told, request(0, 10)), ProfileSettings())
+
+    assert found.by_tokens
+    assert found.weights == pytest.approx({(1, 0.7): 8 / 9, (2, 0.7): 1 / 9})
+    assert found.missing == (
+        "1 of 10 requests say no output tokens; they count for the concurrency",
+    )
+    more = profile(log_of(*told, request(0, 10), request(20, 30)), ProfileSettings())
+    assert not more.by_tokens
+
+
 @pytest.mark.parametrize(
     "times",
     [

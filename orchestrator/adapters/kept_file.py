@@ -1,0 +1,72 @@
+"""A state on this node's disk that is whole or not there, in a folder that one process holds."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+
+def locked(folder: Path) -> int:
+    """Return a descriptor that holds the folder; the kernel frees it with the process.
+
+    Raises:
+        BlockingIOError: Somebody else holds it.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def write_kept(file: Path, form: str, state: Mapping[str, Any], *, folder: int) -> None:
+    """Put the state in the place of the last one: after a crash there is one or the other.
+
+    Args:
+        file: Its first line names the form and has the digest of the second, the state.
+        form: Name and version of what is in the state.
+        state: Plain JSON.
+        folder: Descriptor of the file's folder, as ``locked`` returns it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    body = json.dumps(state).encode()
+    head = json.dumps({"format": form, "sha256": sha256(body).hexdigest()}).encode()
+    pending = file.with_suffix(".new")
+    with pending.open("wb") as stream:
+        stream.write(head + b"\n" + body)
+        stream.flush()
+        os.fsync(stream.fileno())
+    pending.replace(file)
+    os.fsync(folder)  # the name, too
+
+
+def read_kept(file: Path, form: str) -> dict[str, Any]:
+    """Return the state in a file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is damaged, or of another version; the text goes on after the file's name.
+    """
+    head, _, body = file.read_bytes().partition(b"\n")
+    try:
+        told = json.loads(head)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict) or "format" not in told:
+        raise ValueError("is damaged: its first line is no head")
+    if told["format"] != form:
+        raise ValueError(f"was written by another version, as {told['format']} and not {form}")
+    if told.get("sha256") != sha256(body).hexdigest():
+        raise ValueError("is damaged: it is not whole, or was changed")
+    state = json.loads(body)
+    assert isinstance(state, dict)
+    return state
