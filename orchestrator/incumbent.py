@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.config import StudyConfig
-from orchestrator.core.codec import from_plain
 from orchestrator.core.premises import Premises, differences
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Registry, Version
 from orchestrator.promotion_record import CHAMPION
+from orchestrator.version_tags import json_of, read_tag, record_of
 
 ARM_TAG = "specpilot.arm"
 PREMISES_TAG = "specpilot.premises"
+REMEDY = "put back what its study's run has, or promote another version"
 
 
 def comparable_champion(
@@ -27,7 +27,7 @@ def comparable_champion(
 
     Raises:
         ConfigError: The champion stands on other premises, so that no arm can be compared with
-            it, and the policy does not allow to replace it uncompared.
+            it, and the policy does not allow to replace it uncompared; or its tags are garbled.
     """
     name = config.tracking.registered_model
     champion = registry.by_alias(name, CHAMPION)
@@ -50,9 +50,9 @@ def _incomparable(
     champion: Version, config: StudyConfig, premises_by_build: Mapping[str, Premises]
 ) -> tuple[str, ...]:
     """Return why a champion is no arm of a study with these premises; empty when it is one."""
-    if ARM_TAG not in champion.tags or PREMISES_TAG not in champion.tags:
+    held = read_tag(champion, PREMISES_TAG, _premises_of, noun="premises", remedy=REMEDY)
+    if held is None or incumbent_arm(champion) is None:
         return ("it was not registered by a study",)
-    held = Premises.from_dict(json.loads(champion.tags[PREMISES_TAG]))
     basis = premises_by_build.get(held.engine_build, premises_by_build[config.engine.build])
     # The champion is measured again beside the others, so only what it is counts, not how it was
     # measured then.
@@ -68,14 +68,19 @@ def _incomparable(
     return differences(same_measure, basis)
 
 
-def champion_arm(champion: Version) -> Arm:
-    """Return the arm that a registered version serves."""
-    return from_plain(Arm, json.loads(champion.tags[ARM_TAG]))
-
-
 def incumbent_arm(champion: Version | None) -> Arm | None:
-    """Return the arm that the champion serves, if there is one."""
-    return None if champion is None else champion_arm(champion)
+    """Return the arm that the champion serves; None without one that a study registered.
+
+    Raises:
+        ConfigError: The tag was written by somebody else.
+    """
+    if champion is None:
+        return None
+    return read_tag(champion, ARM_TAG, record_of(Arm), noun="arm", remedy=REMEDY)
+
+
+def _premises_of(text: str) -> Premises:
+    return Premises.from_dict(json_of(text))
 
 
 def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:

@@ -26,6 +26,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from orchestrator.adapters.mlflow_names import (
     BLOCK_TAG,
@@ -56,6 +57,8 @@ __all__ = ["MlflowRegistry", "MlflowTracker", "check", "make_client"]
 MAX_TAG_CHARS = 8000
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
+MAX_VERSION = 2**31
+"""Versions are 32-bit numbers in MLflow's own tables."""
 
 CLIENT_SETTINGS = {
     # A server that is down must cost seconds; MLflow's own defaults wait for many minutes.
@@ -75,8 +78,17 @@ def make_client(uri: str) -> MlflowClient:
     mlflow.telemetry.set_telemetry_client()  # type: ignore[no-untyped-call]  # MLflow's
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    with _translated():
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    try:
+        with _translated():
+            return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    except TransientError as error:
+        cause = error.__cause__
+        if isinstance(cause, DatabaseError) and not isinstance(cause, OperationalError):
+            raise ConfigError(
+                "tracking.uri", f"{redact_text(uri)} is damaged, or is no database of MLflow",
+                "put a copy of it back, or name another",
+            ) from error  # fmt: skip
+        raise
 
 
 class MlflowTracker:
@@ -314,6 +326,8 @@ class MlflowRegistry:
 
     def by_number(self, model_name: str, version: int) -> Version | None:
         """Return one version, or None."""
+        if not 0 < version < MAX_VERSION:
+            return None  # a store that counts in fewer bits than the number has would complain
         with _translated():
             try:
                 return self._version(self._client.get_model_version(model_name, str(version)))
@@ -357,7 +371,7 @@ class MlflowRegistry:
         with tempfile.TemporaryDirectory() as folder:
             name = f"{match[2]}/config.json"
             path = Path(self._client.download_artifacts(match[1], name, folder))
-            config = json.loads(path.read_text(encoding="utf-8"))
+            config = _serving_config(path, found)
         return Version(
             model_name=found.name,
             version=int(found.version),
@@ -365,6 +379,25 @@ class MlflowRegistry:
             tags=dict(found.tags),
             run_id=found.run_id,
         )
+
+
+def _serving_config(path: Path, found: ModelVersion) -> dict[str, Any]:
+    """Return the serving configuration in a file.
+
+    Raises:
+        ConfigError: The file is damaged.
+    """
+    try:
+        config = json.loads(path.read_bytes())
+        if not isinstance(config, dict):
+            raise ValueError("it holds no mapping")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"version {found.version} of '{found.name}'",
+            f"its config.json is damaged ({error})",
+            f"put the file back into the artifacts of run {found.run_id}, or remove the version",
+        ) from error
+    return config
 
 
 def _metrics(points: Sequence[Point]) -> list[Metric]:
@@ -394,5 +427,7 @@ def _ignore_missing(error: MlflowException) -> None:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (MlflowException, OSError) as error:
-        raise TransientError(f"MLflow: {redact_text(str(error))}") from error
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        # What follows the first line is SQL, or a server's page.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TransientError(f"MLflow: {redact_text(reason)}") from error

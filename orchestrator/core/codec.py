@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -37,11 +37,15 @@ def from_plain(kind: type[T], data: Any) -> T:
     unknown = sorted(set(data) - names)
     if unknown:
         raise ValueError(f"{kind.__name__}: unknown field {unknown[0]!r}")
+    needed = (item.name for item in fields(kind) if _is_needed(item))  # type: ignore[arg-type]  # T
+    if missing := [name for name in needed if name not in data]:
+        raise ValueError(f"{kind.__name__}: field {missing[0]!r} is missing")
     given = {name: _field(kind, name, hints[name], value) for name, value in data.items()}
-    try:
-        return kind(**given)
-    except TypeError as error:
-        raise ValueError(f"{kind.__name__}: {error}") from error
+    return kind(**given)
+
+
+def _is_needed(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
 
 
 def _field(kind: type, name: str, hint: Any, value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from orchestrator.core.codec import from_plain
 from orchestrator.errors import ConfigError
 
 _WORDS = {
@@ -45,19 +46,18 @@ class Premises:
         return {**values, "sampling": dict(self.sampling)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, object]) -> Premises:
+    def from_dict(cls, data: object) -> Premises:
         """Return the premises of ``to_dict``.
 
         Raises:
-            ConfigError: A key is missing or unknown: the record was written by another version.
+            ConfigError: It is no such record, or one that another version wrote.
         """
-        names = {field.name for field in fields(cls)}
-        if set(data) != names:
-            odd = ", ".join(sorted(set(data) ^ names))
+        try:
+            return from_plain(cls, data)
+        except ValueError as error:
             raise ConfigError(
-                "premises", f"missing or unknown: {odd}", "ask the study again with this version"
-            )
-        return cls(**dict(data))  # type: ignore[arg-type]  # plain
+                "premises", str(error), "ask the study again with this version"
+            ) from error
 
 
 def differences(a: Premises, b: Premises) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ def test_record_with_something_else_in_one_place_is_a_value_error_or_a_whole_rec
 
 @pytest.mark.parametrize("data", [None, 3, "x", [], [["engine_build", "x"]]], ids=repr)
 def test_what_is_no_mapping_is_no_record(data: Any) -> None:
-    with pytest.raises(ValueError, match="Arm: .* is no record"):
+    with pytest.raises(ValueError, match=r"Arm: .* is no record"):
         from_plain(Arm, data)
 
 

@@ -77,14 +77,16 @@ ALLOWED: dict[str, set[str]] = {
     "study_trial": {"core", "trial"},
     "study": {"core", "errors", "events", "proof_boots", "study_progress", "study_trial"},
     "production_stage": {"core", "errors", "events", "load", "ports"},
-    "promotion_record": {"core", "errors", "ports"},
+    "version_tags": {"core", "errors", "ports"},
+    "promotion_record": {"core", "errors", "ports", "version_tags"},
+    "promotion_course": {"core", "errors", "ports", "production_stage", "promotion_record"},
     "promotion_steps": {
         *("core", "errors", "events", "ports", "production_stage", "promotion_record"),
     },
-    "promotion_report": {"core", "ports", "promotion_record"},
+    "promotion_report": {"core", "ports", "promotion_course", "promotion_record"},
     "promote": {
         *("core", "errors", "events", "ports"),
-        *("production_stage", "promotion_record", "promotion_steps"),
+        *("production_stage", "promotion_course", "promotion_record", "promotion_steps"),
     },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
     "cluster": {"adapters", "config", "errors"},
@@ -95,9 +97,9 @@ ALLOWED: dict[str, set[str]] = {
     "delivery": {
         *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),
         *("ports", "prepare", "production_stage", "promote", "promotion_record"),
-        *("promotion_report", "promotion_steps"),
+        *("promotion_course", "promotion_report", "promotion_steps", "serve_apps", "version_tags"),
     },
-    "incumbent": {"config", "core", "errors", "ports", "promotion_record"},
+    "incumbent": {"config", "core", "errors", "ports", "promotion_record", "version_tags"},
     "resume": {
         *("adapters", "core", "errors", "events", "incumbent", "ports", "prepare", "study"),
         "trial",
