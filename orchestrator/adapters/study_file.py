@@ -107,6 +107,11 @@ class StudyFile:
                     "resumed if it is killed now"
                 )
 
+    def drop(self) -> None:
+        """Remove the state, where no newer one could be written: it would be gone on from."""
+        with suppress(OSError):  # then nothing can be done, and the write has said why
+            self._file.unlink(missing_ok=True)
+
     @property
     def _file(self) -> Path:
         return self._folder / "state.json"
@@ -175,6 +180,10 @@ def _read(file: Path) -> dict[str, Any]:
         raise ValueError(f"was written by another version, as {told['format']} and not {FORMAT}")
     if told.get("sha256") != sha256(body).hexdigest():
         raise ValueError("is damaged: it is not whole, or was changed")
-    state = json.loads(body)
-    assert isinstance(state, dict)
+    try:
+        state = json.loads(body)
+    except (ValueError, RecursionError):
+        state = None
+    if not isinstance(state, dict):
+        raise ValueError("is damaged: it holds no state")
     return state

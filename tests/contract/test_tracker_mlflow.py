@@ -13,8 +13,10 @@ from mlflow_store import EXPERIMENT, MlflowReader, open_store
 from records import block, boot
 from tracker_contract import RegistryContract, Store, TrackerContract
 
+from orchestrator.adapters.mlflow_client import make_client
 from orchestrator.adapters.mlflow_names import flatten_params
-from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker, make_client
+from orchestrator.adapters.mlflow_registry import MlflowRegistry
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.core.types import BootStatus
 from orchestrator.errors import ConfigError, TransientError
 

@@ -75,7 +75,8 @@ ALLOWED: dict[str, set[str]] = {
     "proof_boots": {"core"},
     "study_progress": {"core", "events", "trial"},
     "study_trial": {"core", "trial"},
-    "study": {"core", "errors", "events", "proof_boots", "study_progress", "study_trial"},
+    "race_searcher": {"core", "proof_boots", "study_progress"},
+    "study": {"core", "errors", "events", "race_searcher", "study_progress", "study_trial"},
     "production_stage": {"core", "errors", "events", "load", "ports"},
     "version_tags": {"core", "errors", "ports"},
     "promotion_record": {"core", "errors", "ports", "version_tags"},
@@ -102,12 +103,12 @@ ALLOWED: dict[str, set[str]] = {
     "incumbent": {"config", "core", "errors", "ports", "promotion_record", "version_tags"},
     "resume": {
         *("adapters", "core", "errors", "events", "incumbent", "ports", "prepare", "study"),
-        "trial",
+        *("race_searcher", "trial"),
     },
     "conduct": {
         *("adapters", "build_report", "cluster", "compose", "config", "core", "delivery"),
         *("errors", "events", "incumbent", "ports", "prepare", "promotion_record", "report"),
-        *("resume", "study"),
+        *("race_searcher", "resume", "study"),
     },
     "commands": {
         *("adapters", "cluster", "compose", "conduct", "config", "core", "delivery", "errors"),
@@ -126,10 +127,13 @@ ALLOWED: dict[str, set[str]] = {
 
 HOMES = {
     "ray": {
-        *("study", "study_progress", "study_trial", "cluster", "serve_apps"),
+        *("race_searcher", "study", "study_progress", "study_trial", "cluster", "serve_apps"),
         *("adapters.serve_engine", "adapters.serve_production", "adapters.serve_reaper"),
     },
-    "mlflow": {"adapters.mlflow_tracker"},
+    "mlflow": {
+        *("adapters.mlflow_client", "adapters.mlflow_registry", "adapters.mlflow_tracker"),
+    },
+    "sqlalchemy": {"adapters.mlflow_client"},
     "aiohttp": {"load.client", "load.scoring", "fakes.openai.server", "serve_apps"},
     "omegaconf": {"config"},
     "pynvml": {"adapters.nvml"},
