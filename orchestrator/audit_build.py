@@ -8,6 +8,7 @@ is only what they left.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,15 +16,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 import serve_apps
 from orchestrator.audit_build_text import Displacement, TextEvidence, Texts
 from orchestrator.audit_build_wheel import unpack
+from orchestrator.core.codec import from_plain
 from orchestrator.core.lossless.judge import LosslessResult, LosslessSettings, judge
 from orchestrator.core.lossless.observations import Observations
 from orchestrator.errors import ConfigError, MeasurementError
@@ -98,6 +100,19 @@ class BuildAudit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """The line that a child writes when it is through."""
+
+    rule: str
+    version: str
+    """Of vLLM."""
+    cpu_s: float
+    drafted_steps: int
+    accepted: int
+    rejections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
     """How a build is reached: by an interpreter, and a folder that goes before its packages."""
 
@@ -123,8 +138,12 @@ def audit_build(
     with _scratch() as folder:
         build = open_build(source, folder)
         done = _drive(build, plan, folder, tell)
-        audits = tuple(judge_rule(folder / rule, done[rule], plan.judging) for rule in plan.rules)
-    return BuildAudit(version=str(done[plan.rules[0]]["version"]), rules=audits)
+        try:
+            audits = tuple(judge_rule(folder / name, done[name], plan.judging) for name in done)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as fault:
+            problem = f"what a process left cannot be read: {fault}"
+            raise ConfigError(str(source), problem, REMEDY) from fault
+    return BuildAudit(version=done[plan.rules[0]].version, rules=audits)
 
 
 @contextmanager
@@ -164,7 +183,7 @@ def open_build(source: Path, folder: Path) -> Build:
     raise ConfigError(str(source), problem, "give a wheel of vLLM or a virtual environment")
 
 
-def judge_rule(folder: Path, done: Mapping[str, Any], settings: LosslessSettings) -> RuleAudit:
+def judge_rule(folder: Path, done: Driven, settings: LosslessSettings) -> RuleAudit:
     """Judge what a driven rule left in a folder.
 
     Args:
@@ -174,8 +193,9 @@ def judge_rule(folder: Path, done: Mapping[str, Any], settings: LosslessSettings
 
     Raises:
         OSError: A file is missing.
+        ValueError, KeyError, EOFError, BadZipFile: A file is of another kind.
     """
-    rule = str(done["rule"])
+    rule = done.rule
     with np.load(folder / f"{rule}.npz") as stored:
         texts = Texts(
             tokens=stored["texts"].astype(np.int64),
@@ -193,10 +213,10 @@ def judge_rule(folder: Path, done: Mapping[str, Any], settings: LosslessSettings
     )
     return RuleAudit(
         rule=rule,
-        drafted_steps=int(done["drafted_steps"]),
-        accepted=int(done["accepted"]),
-        rejections=int(done["rejections"]),
-        cpu_s=float(done["cpu_s"]),
+        drafted_steps=done.drafted_steps,
+        accepted=done.accepted,
+        rejections=done.rejections,
+        cpu_s=done.cpu_s,
         displacement=evidence.displacement(),
         result=result,
     )
@@ -204,9 +224,9 @@ def judge_rule(folder: Path, done: Mapping[str, Any], settings: LosslessSettings
 
 def _drive(
     build: Build, plan: Plan, folder: Path, tell: Callable[[str], None]
-) -> dict[str, dict[str, Any]]:
-    """Run every rule in a child, some at a time; return their last lines by rule."""
-    waiting, done = list(plan.rules), {}
+) -> dict[str, Driven]:
+    """Run every rule in a child, some at a time; return their last lines in the rules' order."""
+    waiting, done = list(plan.rules), dict[str, Driven]()
     running: dict[str, subprocess.Popen[bytes]] = {}
     deadline = time.monotonic() + plan.timeout_s
     with _ended(running):
@@ -216,14 +236,14 @@ def _drive(
                 running[rule] = _start(build, plan, rule, folder)
             for rule in [r for r, child in running.items() if child.poll() is not None]:
                 done[rule] = _outcome(build, folder / rule, running.pop(rule).returncode)
-                tell(f"{rule}: driven, {done[rule]['cpu_s']:.0f} s of processor time")
+                tell(f"{rule}: driven, {done[rule].cpu_s:.0f} s of processor time")
             if time.monotonic() > deadline:
                 raise MeasurementError(
                     f"{', '.join(running)}: not driven within {plan.timeout_s:.0f} s; "
                     "give fewer --tokens or a longer --timeout"
                 )
             time.sleep(POLL_S)
-    return done
+    return {rule: done[rule] for rule in plan.rules}
 
 
 @contextmanager
@@ -276,7 +296,7 @@ def child_environment(build: Build, inherited: Mapping[str, str]) -> dict[str, s
     }
 
 
-def _outcome(build: Build, out: Path, status: int) -> dict[str, Any]:
+def _outcome(build: Build, out: Path, status: int) -> Driven:
     """Return a finished child's last line.
 
     Raises:
@@ -284,8 +304,8 @@ def _outcome(build: Build, out: Path, status: int) -> dict[str, Any]:
     """
     said, errors = _lines(out / "stdout"), _lines(out / "stderr")
     if status == 0 and said:
-        with suppress(json.JSONDecodeError):
-            return dict(json.loads(said[-1]))
+        with suppress(ValueError, RecursionError):
+            return _driven(said[-1], out.name)
     if status < 0:
         problem = f"a process was ended by signal {-status}; memory may have run out"
     elif status == 0 or not errors:
@@ -293,6 +313,21 @@ def _outcome(build: Build, out: Path, status: int) -> dict[str, Any]:
     else:
         problem = errors[-1] if status == CANNOT_DRIVE else f"its code failed here: {errors[-1]}"
     raise ConfigError(str(build.source), problem, REMEDY)
+
+
+def _driven(line: str, rule: str) -> Driven:
+    """Return what a child's last line says.
+
+    Raises:
+        ValueError: It is not the line of a child that drove this rule.
+    """
+    told, names = json.loads(line), {item.name for item in fields(Driven)}
+    if not isinstance(told, dict):
+        raise ValueError("it is no record")
+    done = from_plain(Driven, {key: value for key, value in told.items() if key in names})
+    if done.rule != rule or not math.isfinite(done.cpu_s):
+        raise ValueError(f"it is not of {rule}")
+    return done
 
 
 def _lines(path: Path) -> Sequence[str]:

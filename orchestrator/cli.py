@@ -25,6 +25,7 @@ from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.version import VERSION
 
+MAX_VERSION_DIGITS = 9
 DESCRIPTION = """\
 Finds the fastest speculative-decoding configuration of a vLLM deployment, proves the finding,
 and puts it in production.
@@ -96,10 +97,12 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("study", type=Path, help="the study's YAML file")
         sub.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings to override")
         if name == "promote":
-            sub.add_argument("--registered-version", type=int, metavar="N", help="which version")
+            number = _version_number
+            sub.add_argument("--registered-version", type=number, metavar="N", help="which version")
             sub.add_argument("--dry-run", action="store_true", help="print the decision only")
         if name == "rollback":
-            sub.add_argument("--to", type=int, metavar="N", help="another version that has served")
+            text = "another version that has served"
+            sub.add_argument("--to", type=_version_number, metavar="N", help=text)
         if name in ("promote", "rollback"):
             sub.add_argument(
                 "--allow-outage",
@@ -128,7 +131,7 @@ def _add_watch_options(sub: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
-    args = parser().parse_args(argv)
+    args = _parsed(argv)
     try:
         status = _run(args)
         sys.stdout.flush()
@@ -157,6 +160,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception:  # noqa: BLE001  the last boundary: status 1 must not look like bad input
         traceback.print_exc()
         return 1
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments; argparse alone takes no override that stands behind an option."""
+    grammar = parser()
+    args, rest = grammar.parse_known_args(argv)
+    if args.command in COMMANDS and not any(text.startswith("-") for text in rest):
+        args.overrides += rest
+    elif rest:
+        grammar.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
+
+
+def _version_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < len(text) <= MAX_VERSION_DIGITS):
+        raise argparse.ArgumentTypeError("give the number of a registered version, 1 or more")
+    return int(text)
 
 
 def _run(args: argparse.Namespace) -> int:

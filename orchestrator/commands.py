@@ -23,8 +23,8 @@ from orchestrator.conduct import (
 )
 from orchestrator.config import StudyConfig
 from orchestrator.core.race_state import RaceQuestion
-from orchestrator.core.takeover import PromotionStep
-from orchestrator.delivery import delivery
+from orchestrator.core.takeover import Kind, PromotionStep
+from orchestrator.delivery import Delivery, delivery
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.events import Printer
 from orchestrator.forecast import Times, forecast
@@ -227,14 +227,17 @@ def promote(
         printer.lines(tools.decision(version, kind="promote", allow_outage=allow_outage))
         return ExitStatus.DONE
     with one_study_at_a_time(config):
-        start_serve(config)
         tools = delivery(prepared, join_ray(config), registry, printer)
-        champion = registry.by_alias(name, CHAMPION)
-        if champion is not None and champion.version == version.version:
-            tools.sync()
-            return ExitStatus.DONE
-        tools.promote(version, allow_outage=allow_outage)
+        _promote(tools, version, kind="promote", allow_outage=allow_outage)
     return ExitStatus.DONE
+
+
+def _promote(tools: Delivery, version: Version, *, kind: Kind, allow_outage: bool) -> None:
+    """Promote a version; where that is refused nothing is started, not even Serve."""
+    course = tools.course(version, kind=kind, allow_outage=allow_outage)
+    course.require_allowed()
+    start_serve(tools.prepared.config)
+    tools.carry_out(course, allow_outage=allow_outage)
 
 
 def rollback(
@@ -245,14 +248,14 @@ def rollback(
     prepared = prepare(config, models_must_exist=True)
     config = prepared.config
     with one_study_at_a_time(config):
-        start_serve(config)
         tools = delivery(prepared, join_ray(config), registry, printer)
         version = rollback_target(config, registry, tools.cut_off(), version_number)
         if version is None:
+            start_serve(config)
             tools.settle()
             printer.say("the promotion that was cut off is undone; what served before serves")
             return ExitStatus.DONE
-        tools.promote(version, kind="rollback", allow_outage=allow_outage)
+        _promote(tools, version, kind="rollback", allow_outage=allow_outage)
     return ExitStatus.DONE
 
 

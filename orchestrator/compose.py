@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from orchestrator.adapters import mlflow_tracker
+from orchestrator.adapters import tracking_uri as addresses
 from orchestrator.adapters.argument_files import with_contents
 from orchestrator.adapters.mlflow_findings import MlflowFindings
-from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.adapters.mlflow_registry import MlflowRegistry
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.model_folder import model_digests
 from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
@@ -345,16 +346,16 @@ def tracker(config: StudyConfig, *, num_nodes: int) -> MlflowTracker:
     Raises:
         ConfigError: It does not, or its kind does not suit several nodes.
     """
-    uri = mlflow_tracker.check(tracking_uri(config), num_nodes=num_nodes)
+    uri = addresses.check(tracking_uri(config), num_nodes=num_nodes)
     return MlflowTracker(uri, experiment=config.tracking.experiment)
 
 
 def findings(config: StudyConfig) -> MlflowFindings:
     """Return where a watcher's findings go: the experiment of the studies."""
-    uri = mlflow_tracker.check(tracking_uri(config))
+    uri = addresses.check(tracking_uri(config))
     return MlflowFindings(uri, experiment=config.tracking.experiment)
 
 
 def registry(config: StudyConfig) -> MlflowRegistry:
     """Return the registry of serving configurations."""
-    return MlflowRegistry(mlflow_tracker.check(tracking_uri(config)))
+    return MlflowRegistry(addresses.check(tracking_uri(config)))

@@ -42,13 +42,14 @@ from orchestrator.incumbent import (
 from orchestrator.ports import Registry, Tracker, Version
 from orchestrator.prepare import Prepared, premises_by_build
 from orchestrator.promotion_record import CHALLENGER
+from orchestrator.race_searcher import StudyPlan
 from orchestrator.report import (
     format_live_table,
     format_plan,
     format_results_table,
 )
 from orchestrator.resume import Journal, StudyState, asked, take_over, tracked
-from orchestrator.study import RaceResult, StudyPlan, run_race
+from orchestrator.study import RaceResult, run_race
 
 STUDY_TAG = "specpilot.study_id"
 PROMOTION_S = 60.0
@@ -144,7 +145,7 @@ class Conduct:
         verdict = found.production
         table = format_results_table(summarise_builds(self.question, boots), board=config.board())
         self.printer.lines([*table, *format_study_verdict(found)])
-        version = self._registered(boots, verdict) if promotable(verdict) else None
+        version = self._register(boots, verdict) if promotable(verdict) else None
         if version is not None:
             self.registry.set_alias(version.model_name, CHALLENGER, version.version)
         self._register_changes(boots, found)
@@ -209,27 +210,27 @@ class Conduct:
                     f"person's to make, `promote --registered-version {version.version}`"
                 )
 
-    def _registered(self, boots: Sequence[Boot], verdict: Verdict) -> Version:
-        """Return the winner's version, which an earlier driver may have registered already."""
-        found = self.registry.by_alias(self.config.tracking.registered_model, CHALLENGER)
-        is_own = found is not None and found.tags.get(STUDY_TAG) == self.study_id
-        return found if found is not None and is_own else self._register(boots, verdict)
-
     def _register(
         self, boots: Sequence[Boot], verdict: Verdict, claim: str | None = None
     ) -> Version:
-        """Register the winner with its evidence."""
+        """Return the winner's version, with its evidence.
+
+        An earlier driver may have registered it already, and ended before it wrote that down.
+        """
         config, winner = self.config, verdict.winner
         assert winner is not None
+        name = config.tracking.registered_model
+        own = {STUDY_TAG: self.study_id, ARM_TAG: json.dumps(to_plain(winner))}
+        if (found := self.registry.find(name, own)) is not None:
+            return found
         run_id = next((b.run_id for b in boots if b.arm == winner and b.run_id is not None), None)
         if run_id is None:
             raise TransientError("no boot of the winner was tracked; nothing can be registered")
         spec = compose.engine_spec(config, winner, f"{config.production.name}-{winner.label}")
         tags = {
-            ARM_TAG: json.dumps(to_plain(winner)),
+            **own,
             "specpilot.arm_label": winner.label,
             "specpilot.engine_build": winner.engine_build,
-            STUDY_TAG: self.study_id,
             "specpilot.study_run": self.run_id,
             "specpilot.step_time": config.objective.step_time,
             "specpilot.claim": claim or "".join(verdict.sentences[:1]),
@@ -238,7 +239,6 @@ class Conduct:
             **{f"specpilot.gate_reason.{gate.name}": gate.reason[:4000] for gate in verdict.gates},
             **promise_tags(config, winner, boots),
         }
-        name = config.tracking.registered_model
         return self.registry.create_version(name, run_id, spec.to_dict(), tags)
 
     def _deliver(self, version: Version | None) -> bool:

@@ -12,7 +12,7 @@ from orchestrator.cluster import Cluster, join_ray
 from orchestrator.config import StudyConfig
 from orchestrator.core.cell_promises import make_cell_promises
 from orchestrator.core.checks import Expectations
-from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.codec import to_plain
 from orchestrator.core.formulas import output_throughput, quantile
 from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.promise import Promise, make_promise, promise_gate
@@ -27,9 +27,12 @@ from orchestrator.premises_check import gate
 from orchestrator.prepare import Prepared
 from orchestrator.production_stage import PromotionSettings, app_name
 from orchestrator.promote import Promoter
-from orchestrator.promotion_record import BOOT_TIME_TAG, CELLS_TAG, CHAMPION, Found
-from orchestrator.promotion_report import format_decision
+from orchestrator.promotion_course import Course
+from orchestrator.promotion_record import BOOT_TIME_TAG, CELLS_TAG, Found
+from orchestrator.promotion_report import format_decision, promise_line
 from orchestrator.promotion_steps import Measurement
+from orchestrator.version_tags import read_tag, record_of
+from serve_apps.engine.spec import EngineSpec
 
 EVIDENCE_TAG = "specpilot.promise"
 """The promise that production is held to, as JSON."""
@@ -55,15 +58,31 @@ class Delivery:
             ConfigError: It cannot begin; nothing was changed.
             PromotionError: Production is as it was before.
         """
-        if kind == "promote":
-            held_to(version)
-            self._require_premises(version)
-        done = self._promoter().promote(
-            version,
-            kind=kind,
+        course = self.course(version, kind=kind, allow_outage=allow_outage)
+        self.carry_out(course, allow_outage=allow_outage)
+
+    def course(self, version: Version, *, kind: Kind, allow_outage: bool) -> Course:
+        """Return what ``promote`` would come to now; reads only.
+
+        Raises:
+            ConfigError: A tag of the registry was written by somebody else.
+        """
+        may_stop = self._may_stop(allow_outage=allow_outage)
+        return self._promoter().course(version, kind=kind, allow_outage=may_stop)
+
+    def carry_out(self, course: Course, *, allow_outage: bool) -> None:
+        """Do what was decided.
+
+        Raises:
+            ConfigError: It cannot begin; nothing was changed.
+            PromotionError: Production is as it was before.
+        """
+        may_stop = self._may_stop(allow_outage=allow_outage)
+        done = self._promoter().carry_out(
+            course,
             measure=self._measure,
             soak=self._soak if self.prepared.config.policy.soak_s > 0 else None,
-            allow_outage=allow_outage or self.prepared.config.policy.allow_outage,
+            allow_outage=may_stop,
         )
         if done.verified_throughput is not None:
             self.printer.say(
@@ -102,34 +121,24 @@ class Delivery:
 
     def decision(self, version: Version, *, kind: Kind, allow_outage: bool) -> list[str]:
         """Return what a promotion would do and why, line by line; changes nothing."""
-        config, promoter = self.prepared.config, self._promoter()
-        policy = config.policy
-        champion = self.registry.by_alias(version.model_name, CHAMPION)
-        may_stop = allow_outage or policy.allow_outage
-        refused, outset = "", None
-        promise = read_promise(version)
-        stands = gate(version, self.prepared)
+        policy = self.prepared.config.policy
+        course = self.course(version, kind=kind, allow_outage=allow_outage)
+        outset = course.outset
+        has_outage = outset is not None and outset.has_outage
         try:
-            if kind == "promote":
-                held_to(version)
-                require_standing(version, stands)
-            outset = promoter.preflight(version, champion, allow_outage=may_stop, wait_s=0.0)
-        except ConfigError as error:
-            refused = str(error)
+            promise = read_promise(version)
+            promised = promise_line(promise)
+        except ConfigError:  # the reason why it cannot begin, unless it is the champion
+            promise, promised = None, "  promise: it cannot be read"
         return format_decision(
-            version,
-            champion=champion,
-            found=promoter.cut_off(version.model_name),
-            promise=promise,
-            premises=stands,
-            mode=None if outset is None else outset.mode,
-            refused=refused,
-            outage=(promoter.outage_words(version, kind) if outset and outset.has_outage else None),
-            kind=kind,
+            course,
+            promise=promised,
+            premises=gate(version, self.prepared),
+            outage=self._promoter().outage_words(version, kind) if has_outage else None,
             settings={
                 "policy.promote": policy.promote,
                 "policy.approval": policy.approval,
-                "policy.allow_outage": may_stop,
+                "policy.allow_outage": self._may_stop(allow_outage=allow_outage),
                 "policy.soak_s": policy.soak_s,
                 "policy.canary_share": policy.canary_share,
                 "policy.canary_s": policy.canary_s,
@@ -143,16 +152,17 @@ class Delivery:
         """Return whether production carries this version's traffic now."""
         return self._promoter().serves(version)
 
-    def _require_premises(self, version: Version) -> None:
-        """Refuse a version whose premises have changed; if it was half promoted, go back first.
+    def _admit(self, version: Version) -> None:
+        """Refuse a version that promises nothing, or whose evidence no longer holds.
 
         Raises:
-            ConfigError: They have, or that cannot be told here.
+            ConfigError: So it is, or that cannot be told here.
         """
-        stands, found = gate(version, self.prepared), self.cut_off()
-        if stands.blocks and found is not None and found.record.version == version.version:
-            self.settle()
-        require_standing(version, stands)
+        admit(version)
+        require_standing(version, gate(version, self.prepared))
+
+    def _may_stop(self, *, allow_outage: bool) -> bool:
+        return allow_outage or self.prepared.config.policy.allow_outage
 
     def _promoter(self) -> Promoter:
         config = self.prepared.config
@@ -164,6 +174,7 @@ class Delivery:
             promotion_settings(config, prompts),
             self.printer.say,
             lambda: join_ray(config).num_trial_nodes,
+            self._admit,
         )
 
     def _measure(self, version: Version) -> Measurement:
@@ -270,16 +281,24 @@ def read_promise(version: Version) -> Promise | None:
     Raises:
         ConfigError: The tag was written by somebody else.
     """
-    text = version.tags.get(EVIDENCE_TAG)
-    if text is None:
-        return None
+    remedy = "register it again by a study"
+    return read_tag(version, EVIDENCE_TAG, record_of(Promise), noun="promise", remedy=remedy)
+
+
+def admit(version: Version) -> None:
+    """See that a version can be promoted, whatever production holds.
+
+    Raises:
+        ConfigError: It is held to no promise, or its configuration starts no engine.
+    """
+    held_to(version)
     try:
-        return from_plain(Promise, json.loads(text))
-    except (TypeError, ValueError) as error:
+        EngineSpec.from_dict(version.config)
+    except ValueError as error:
         raise ConfigError(
             f"version {version.version} of '{version.model_name}'",
-            f"its tag {EVIDENCE_TAG} is no promise: {error}",
-            "register it again by a study",
+            f"its config.json starts no engine: {error}",
+            "put the file back into its run's artifacts, or register it again by a study",
         ) from error
 
 

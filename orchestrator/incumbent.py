@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from orchestrator.config import StudyConfig
-from orchestrator.core.codec import from_plain
 from orchestrator.core.premises import SERVED, Premises, differences
 from orchestrator.core.types import Arm
-from orchestrator.errors import ConfigError, reported_at
+from orchestrator.errors import ConfigError
 from orchestrator.ports import Registry, Version
 from orchestrator.promotion_record import CHAMPION
+from orchestrator.version_tags import json_of, read_tag, record_of
 
 ARM_TAG = "specpilot.arm"
 PREMISES_TAG = "specpilot.premises"
+REMEDY = "put back what its study's run has, or promote another version"
 
 
 def comparable_champion(
@@ -26,7 +26,7 @@ def comparable_champion(
 
     Raises:
         ConfigError: The champion stands on other premises, so that no arm can be compared with
-            it, and the policy does not allow to replace it uncompared.
+            it, and the policy does not allow to replace it uncompared; or its tags are garbled.
     """
     name = config.tracking.registered_model
     champion = registry.by_alias(name, CHAMPION)
@@ -49,11 +49,8 @@ def _incomparable(
     champion: Version, config: StudyConfig, premises_by_build: Mapping[str, Premises]
 ) -> tuple[str, ...]:
     """Return why a champion is no arm of a study with these premises; empty when it is one."""
-    try:
-        held = held_premises(champion)
-    except ConfigError as error:
-        return (error.problem,)
-    if held is None or ARM_TAG not in champion.tags:
+    held = held_premises(champion)
+    if held is None or version_arm(champion) is None:
         return ("it was not registered by a study",)
     basis = premises_by_build.get(held.engine_build, premises_by_build[config.engine.build])
     # The champion is measured again beside the others, so only what it is counts, not how it was
@@ -67,29 +64,25 @@ def held_premises(version: Version) -> Premises | None:
     Raises:
         ConfigError: The tag was written by somebody else, or by another version of specpilot.
     """
-    text, where = version.tags.get(PREMISES_TAG), f"version {version.version}"
-    if text is None:
-        return None
-    try:
-        data = dict(json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            where, f"its tag {PREMISES_TAG} holds no premises: {error}",
-            "register it again by a study",
-        ) from error  # fmt: skip
-    with reported_at(where):
-        return Premises.from_dict(data)
+    return read_tag(version, PREMISES_TAG, _premises_of, noun="premises", remedy=REMEDY)
 
 
 def version_arm(version: Version) -> Arm | None:
-    """Return the arm that a registered version serves; None where it does not say."""
-    text = version.tags.get(ARM_TAG)
-    return None if text is None else from_plain(Arm, json.loads(text))
+    """Return the arm that a registered version serves; None where it does not say.
+
+    Raises:
+        ConfigError: The tag was written by somebody else.
+    """
+    return read_tag(version, ARM_TAG, record_of(Arm), noun="arm", remedy=REMEDY)
 
 
 def incumbent_arm(champion: Version | None) -> Arm | None:
-    """Return the arm that the champion serves, if there is one."""
+    """Return the arm that the champion serves; None without one that a study registered."""
     return None if champion is None else version_arm(champion)
+
+
+def _premises_of(text: str) -> Premises:
+    return Premises.from_dict(json_of(text))
 
 
 def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...]:

@@ -205,6 +205,10 @@ class Registry(Protocol):
         """Return one version, or None."""
         ...
 
+    def find(self, model_name: str, tags: Mapping[str, str]) -> Version | None:
+        """Return the newest version that has all these tags, or None."""
+        ...
+
     def set_alias(self, model_name: str, alias: str, version: int) -> None:
         """Point the alias to a version, in one atomic call."""
         ...

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.codec import to_plain
 from orchestrator.core.takeover import Kind, Mode, PromotionStep, TakeOver
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Clock, Registry, Version
+from orchestrator.version_tags import read_tag, record_of, version_number_of
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -71,10 +73,13 @@ class PromotionRecord:
 
         Args:
             numbers: Versions whose engines production holds, besides those with an alias.
+
+        Raises:
+            ConfigError: A tag that leads to it was written by somebody else.
         """
         held = [self.holder(alias) for alias in (CHALLENGER, CHAMPION)]
-        named = "" if held[1] is None else held[1].tags.get(NEXT_TAG, "")
-        numbers = [*([int(named)] if named.isdigit() else []), *numbers]
+        named = None if held[1] is None else _next_number(held[1])
+        numbers = [*([] if named is None else [named]), *numbers]
         for version in (*held, *(self.version(number) for number in numbers)):
             found = None if version is None else self.read(version)
             if found is not None and found.step.is_open:
@@ -87,18 +92,20 @@ class PromotionRecord:
         Raises:
             ConfigError: The tags were written by somebody else.
         """
-        text, step = version.tags.get(RECORD_TAG), version.tags.get(STEP_TAG)
-        if text is None or step is None:
+        remedy = f"remove {RECORD_TAG} and {STEP_TAG}; production must serve the champion alone"
+        record = read_tag(
+            version, RECORD_TAG, record_of(TakeOver), noun="record of a promotion", remedy=remedy
+        )
+        step = read_tag(version, STEP_TAG, PromotionStep, noun="step of a promotion", remedy=remedy)
+        if record is None or step is None:
             return None
-        try:
-            record = from_plain(TakeOver, json.loads(text))
-            return Found(version=version, record=record, step=PromotionStep(step))
-        except (TypeError, ValueError) as error:
+        if record.version != version.version or step not in (*record.steps, PromotionStep.FAILED):
             raise ConfigError(
                 f"version {version.version} of '{self._name}'",
-                f"its tags {RECORD_TAG} and {STEP_TAG} are no record of a promotion: {error}",
-                "remove both, and see that production serves the champion alone",
-            ) from error
+                f"its tags {RECORD_TAG} and {STEP_TAG} do not belong together, or to it",
+                remedy,
+            )
+        return Found(version=version, record=record, step=step)
 
     def draft(self, version: Version, *, kind: Kind, mode: Mode, champion_served: bool) -> TakeOver:
         """Return the record of a promotion that is about to begin; nothing is written."""
@@ -175,6 +182,30 @@ class PromotionRecord:
             self._registry.delete_alias(self._name, alias)
         else:
             self._registry.set_alias(self._name, alias, number)
+
+
+def boot_time_s(version: Version) -> float | None:
+    """Return the median seconds of the study's boots of the version; None where none was timed.
+
+    Raises:
+        ConfigError: The tag was written by somebody else.
+    """
+    remedy = "write the seconds that its study's boots took, or remove the tag"
+    return read_tag(version, BOOT_TIME_TAG, _seconds, noun="time in seconds", remedy=remedy)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(repr(text))
+    return seconds
+
+
+def _next_number(champion: Version) -> int | None:
+    """Return the version that was to follow the champion last; None where none was."""
+    remedy = "write the number of the version that was promoted last, or remove the tag"
+    noun = "number of a version"
+    return read_tag(champion, NEXT_TAG, version_number_of, noun=noun, remedy=remedy)
 
 
 def utc_text(seconds: float) -> str:

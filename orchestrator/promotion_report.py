@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.core.promise import Promise
 from orchestrator.core.promotion import Gate
-from orchestrator.core.takeover import Kind, Mode, TakeOver
+from orchestrator.core.takeover import PromotionStep, steps_of
 from orchestrator.ports import ProductionState, Version
+from orchestrator.promotion_course import Course
 from orchestrator.promotion_record import (
     CANARY_TAG,
     LIVE_GATES,
@@ -17,7 +18,6 @@ from orchestrator.promotion_record import (
     SINCE_TAG,
     STEP_TAG,
     THROUGHPUT_TAG,
-    Found,
 )
 
 GATE_PREFIX = "specpilot.gate."
@@ -35,6 +35,11 @@ _DONE = {
     "drained": "wait for the last answers of what served",
     "aliased": "move the aliases",
     "retired": "end what served before",
+}
+_FIRST = {
+    "back": "would be undone",
+    "finish": "would be ended: its version is the champion",
+    "forget": "would be forgotten: another version was promoted since",
 }
 
 
@@ -92,58 +97,67 @@ def promise_line(promise: Promise | None) -> str:
 
 
 def format_decision(
-    version: Version,
+    course: Course,
     *,
-    champion: Version | None,
-    found: Found | None,
-    promise: Promise | None,
+    promise: str,
     premises: Gate,
-    mode: Mode | None,
-    refused: str,
     outage: str | None,
-    kind: Kind,
     settings: Mapping[str, object],
 ) -> list[str]:
     """Return what a promotion would do, and why, line by line.
 
     Args:
-        version: What would be promoted.
-        champion: What serves by the registry's word.
-        found: A promotion that was cut off.
-        promise: The version's.
+        course: What was decided.
+        promise: Of ``promise_line``.
         premises: Whether what its evidence depends on still holds.
-        mode: How it would take over; None where it cannot begin.
-        refused: Why it cannot.
         outage: What is expected of an outage, in words; None where there is none.
-        kind: Promotion or rollback.
         settings: The policy's values that matter, by dotted key.
     """
+    champion = course.champion
     serves = "nothing" if champion is None else describe(champion)
-    lines = [f"would {kind} {describe(version)}", f"serves now: {serves}", "gates of its study:"]
-    lines += [*gate_lines(version), promise_line(promise)]
+    lines = [f"would {course.kind} {describe(course.version)}", f"serves now: {serves}"]
+    lines += ["gates of its study:", *gate_lines(course.version), promise]
     lines.append(f"  premises {_answer(premises)}: {premises.reason}")
     lines += [f"  {key}={value}" for key, value in settings.items()]
-    if found is not None:
-        lines.append(
-            f"the {found.record.noun} of version {found.record.version} was cut off after "
-            f"'{found.step.value}' and would be ended or gone on with first"
-        )
-    if mode is None:
-        return [*lines, f"decision: it cannot begin: {refused}", "nothing was done"]
-    record = TakeOver(
-        version=version.version,
-        champion=None if champion is None else champion.version,
-        champion_served=champion is not None,
-        previous=None,
-        challenger=None,
-        kind=kind,
-        mode=mode,
-        began_utc_s=0.0,
-    )
+    lines += _first(course)
     if outage is not None:
         lines.append(outage)
-    steps = "; ".join(_DONE[step.value] for step in record.steps)
-    return [*lines, f"decision: {steps}", "nothing was done"]
+    return [*lines, f"decision: {_decided(course)}", "nothing was done"]
+
+
+def _first(course: Course) -> list[str]:
+    """Return what would be put right before."""
+    lines, found = [], course.found
+    if found is not None and course.first != "none":
+        what = f"{found.record.noun} of version {found.record.version}"
+        lines.append(
+            f"first: the {what} was cut off after '{found.step.value}' and {_FIRST[course.first]}"
+        )
+    if course.ends:
+        lines.append(
+            f"first: {', '.join(course.ends)}, which an earlier promotion left, would be ended"
+        )
+    return lines
+
+
+def _decided(course: Course) -> str:
+    number, found, outset = course.version.version, course.found, course.outset
+    if course.refusal is not None:
+        return f"it cannot begin: {course.refusal}"
+    if course.then == "stand":
+        return f"nothing: version {number} is the champion and serves"
+    if course.then == "reapply":
+        return f"bring version {number} back: it is the champion, and production does not serve it"
+    if outset is None:
+        assert found is not None
+        steps = _words(found.record.steps_after(found.step))
+        return f"go on with what was cut off after '{found.step.value}': {steps}"
+    champion = None if course.champion is None else course.champion.version
+    return _words(steps_of(course.kind, outset.mode, champion))
+
+
+def _words(steps: Sequence[PromotionStep]) -> str:
+    return "; ".join(_DONE[step.value] for step in steps)
 
 
 def format_status(

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.core.codec import to_plain
 from orchestrator.core.proof import MAX_CHOICES, next_proof, proof_arms
 from orchestrator.core.proof_gates import ProofDemands, Proofs
 from orchestrator.core.race_state import Choice, RaceQuestion
 from orchestrator.core.types import Arm, Boot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedProofs:
+    """The state of a build's proof boots as it is kept."""
+
+    ended: tuple[Boot, ...] = ()
+    lost: tuple[Arm, ...] = ()
+    cut: tuple[Arm, ...] = ()
 
 
 class ProofBoots:
@@ -109,9 +119,7 @@ class ProofBoots:
             "cut": [to_plain(arm) for arm in [*self._cut, *self._running.values()]],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Read what ``save`` returned."""
-        self._ended = [from_plain(Boot, item) for item in state["ended"]]
-        self._lost = [from_plain(Arm, item) for item in state["lost"]]
-        self._cut = [from_plain(Arm, item) for item in state["cut"]]
-        self._running = {}
+    def restore(self, saved: SavedProofs) -> None:
+        """Go on from what ``save`` returned."""
+        self._ended, self._lost = list(saved.ended), list(saved.lost)
+        self._cut, self._running = list(saved.cut), {}

@@ -17,6 +17,7 @@ from orchestrator.events import Emit
 from orchestrator.incumbent import with_incumbent
 from orchestrator.ports import Tracker
 from orchestrator.prepare import Prepared, identity
+from orchestrator.race_searcher import SavedRace
 from orchestrator.study import RaceResult
 from orchestrator.trial import boot_params
 
@@ -50,6 +51,22 @@ class StudyState:
         return {str(boot["trial_id"]) for boot in [*race["boots"], *ended]}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a study asks, by which a new driver knows it again."""
+
+    configuration: dict[str, Any]
+    tracking: dict[str, Any]
+    arms: tuple[str, ...]
+    """Their keys."""
+    incumbent: str | None
+    """Its key."""
+    premises: dict[str, Premises]
+    """By engine build."""
+    proof_workload: str
+    """Digest of the prompts."""
+
+
 @dataclass(slots=True)
 class Journal:
     """Keeps the state of a study under way in its file."""
@@ -67,8 +84,13 @@ class Journal:
         self._write(replace(self.state, race=race))
 
     def conclude(self) -> None:
-        """Keep that the verdict is stored: there is nothing left to resume."""
+        """Keep that the verdict is stored: there is nothing left to resume.
+
+        On a disk that is full the state goes: a study that is done must not be gone on with.
+        """
         self._write(replace(self.state, has_verdict=True))
+        if not self.file.is_kept:
+            self.file.drop()
 
     def _write(self, state: StudyState) -> None:
         self.state = state
@@ -86,7 +108,18 @@ def read_state(file: StudyFile) -> StudyState:
     Raises:
         ConfigError: There is none that can be read, or it has its verdict.
     """
-    state = from_plain(StudyState, file.read())
+    try:
+        state = from_plain(StudyState, file.read())
+        from_plain(Asked, state.asks)
+        if state.race is not None:
+            from_plain(SavedRace, state.race)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(
+            f"--resume {file.study_id}", f"its state is of another shape: {error}",
+            "begin the study anew",
+        ) from error  # fmt: skip
     if state.has_verdict:
         raise ConfigError(
             f"--resume {file.study_id}", "the study has its verdict, and nothing is left to do",
@@ -101,7 +134,8 @@ def unfinished(prefix: str) -> list[str]:
     Args:
         prefix: ``Prepared.study_id``: name and digest of what they ask.
     """
-    return [name for name, state in states_left(prefix).items() if not state["has_verdict"]]
+    left = states_left(prefix).items()
+    return [name for name, state in left if state.get("has_verdict") is False]
 
 
 def asked(

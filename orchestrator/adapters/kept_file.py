@@ -67,6 +67,10 @@ def read_kept(file: Path, form: str) -> dict[str, Any]:
         raise ValueError(f"was written by another version, as {told['format']} and not {form}")
     if told.get("sha256") != sha256(body).hexdigest():
         raise ValueError("is damaged: it is not whole, or was changed")
-    state = json.loads(body)
-    assert isinstance(state, dict)
+    try:
+        state = json.loads(body)
+    except (ValueError, RecursionError):
+        state = None
+    if not isinstance(state, dict):
+        raise ValueError("is damaged: it holds no state")
     return state

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.adapters.mlflow_client import translated
 from orchestrator.adapters.mlflow_names import KIND_TAG
-from orchestrator.adapters.mlflow_tracker import MlflowTracker, _translated
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.watch_ports import WatchFinding
 
 ID_TAG = "specpilot.finding_id"
@@ -27,7 +28,7 @@ class MlflowFindings(MlflowTracker):
             tags["specpilot.finding_study"] = finding.study
         if finding.closed_utc_s is not None:
             tags["specpilot.finding_closed"] = finding.closed_because
-        with _translated():
+        with translated():
             run = self._find(own) or self._create(finding.finding_id, own)
             self._set_tags(run.info.run_id, tags)
             if finding.closed_utc_s is not None:

@@ -1,4 +1,4 @@
-"""MLflow as tracker and registry; the only file that imports mlflow.
+"""MLflow as tracker.
 
 Only ``MlflowClient`` is used: the fluent API keeps a run in a thread-local stack, which two trials
 in one process would share.
@@ -7,26 +7,17 @@ in one process would share.
 from __future__ import annotations
 
 import json
-import logging
 import math
-import os
-import re
-import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-import mlflow.telemetry
-from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
+from orchestrator.adapters.mlflow_client import make_client, translated
 from orchestrator.adapters.mlflow_names import (
     BLOCK_TAG,
     CLOSED_TAG,
@@ -43,40 +34,16 @@ from orchestrator.adapters.mlflow_names import (
     legal_key,
     quoted,
 )
-from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, artifact_location, check
+from orchestrator.adapters.tracking_uri import REMOTE_SCHEMES, artifact_location
 from orchestrator.adapters.trial_metrics import Point, block_points, boot_points
-from orchestrator.core.secrecy import redact, redact_text, require_no_secret
+from orchestrator.core.secrecy import redact, redact_text
 from orchestrator.core.types import Block, Boot, BootStatus
-from orchestrator.errors import ConfigError, TransientError
-from orchestrator.ports import Version
-
-__all__ = ["MlflowRegistry", "MlflowTracker", "check", "make_client"]
+from orchestrator.errors import ConfigError
 
 # Limits of MLflow 3.17 (mlflow/utils/validation.py).
 MAX_TAG_CHARS = 8000
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
-
-CLIENT_SETTINGS = {
-    # A server that is down must cost seconds; MLflow's own defaults wait for many minutes.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
-"""Settings that MLflow takes from the environment only; what the user set there wins."""
-
-
-def make_client(uri: str) -> MlflowClient:
-    """Return a quiet client whose calls end within seconds when the server is down."""
-    for key, value in CLIENT_SETTINGS.items():
-        os.environ.setdefault(key, value)
-    mlflow.telemetry.set_telemetry_client()  # type: ignore[no-untyped-call]  # MLflow's
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    with _translated():
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 class MlflowTracker:
@@ -110,7 +77,7 @@ class MlflowTracker:
 
     def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
         """Return the id of the study's run, found by ``study_id`` or created, and RUNNING."""
-        with _translated():
+        with translated():
             tags = {KIND_TAG: "study", STUDY_TAG: study_id}
             run = self._find(tags)
             if run is None:
@@ -122,7 +89,7 @@ class MlflowTracker:
 
     def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
         """Return the id of the trial's run, found by ``trial_id`` or created."""
-        with _translated():
+        with translated():
             tags = {KIND_TAG: "trial", PARENT_TAG: study_run_id, TRIAL_TAG: trial_id}
             run = self._find(tags)
             if run is None:
@@ -133,7 +100,7 @@ class MlflowTracker:
 
     def log_block(self, run_id: str, block: Block) -> None:
         """Store one block in one batch; a second call with the same id changes nothing."""
-        with _translated():
+        with translated():
             self._log_missing_blocks(self._client.get_run(run_id), [block])
 
     def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
@@ -142,7 +109,7 @@ class MlflowTracker:
         The run is FINISHED for an ok boot only. A run that already ended keeps its status, so
         that a late cleanup cannot turn a failed trial into a finished one.
         """
-        with _translated():
+        with translated():
             run = self._client.get_run(run_id)
             if CLOSED_TAG in run.data.tags:
                 return
@@ -162,7 +129,7 @@ class MlflowTracker:
 
     def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:
         """End as FAILED the runs of a study's trials, those with the ids ``kept`` excepted."""
-        with _translated():
+        with translated():
             self._client.get_run(study_run_id)
             query = f"tags.`{PARENT_TAG}` = '{study_run_id}' and attributes.status != 'FAILED'"
             for run in self._client.search_runs([self._experiment_id], query):
@@ -179,7 +146,7 @@ class MlflowTracker:
         artifacts: Mapping[str, str],
     ) -> None:
         """Store the verdict and end the study's run, and those of trials that died in it."""
-        with _translated():
+        with translated():
             self._close_dead_trials(run_id)
             points = [Point(key=key, value=value) for key, value in metrics.items()]
             self._client.log_batch(run_id, metrics=_metrics(points))
@@ -200,7 +167,7 @@ class MlflowTracker:
     def run_url(self, run_id: str) -> str:
         """Return the address of a run in the tracking UI; a local store has none of its own."""
         if self._uri.startswith(REMOTE_SCHEMES):
-            with _translated():
+            with translated():
                 return f"{redact_text(self._uri)}/#/experiments/{self._experiment_id}/runs/{run_id}"
         return f"{redact_text(self._uri)}#{run_id}"
 
@@ -262,111 +229,6 @@ class MlflowTracker:
             self._client.log_batch(run_id, tags=rows)
 
 
-class MlflowRegistry:
-    """Registered serving configurations; implements ``ports.Registry``.
-
-    Args:
-        uri: Address that ``check`` returned.
-    """
-
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-        self._client = make_client(uri)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the address only."""
-        return MlflowRegistry, (self._uri,)
-
-    def create_version(
-        self, model_name: str, run_id: str, config: Mapping[str, object], tags: Mapping[str, str]
-    ) -> Version:
-        """Register one configuration with its evidence.
-
-        The configuration is an artifact of the run, in a folder named by its digest: two versions
-        from one run never share a file.
-
-        Raises:
-            ConfigError: There is a secret in it: without it production would serve something
-                else, and with it everybody who reads the registry would know it.
-        """
-        require_no_secret("the serving configuration", config)
-        text = json.dumps(config, indent=2, sort_keys=True)
-        folder = f"serving_config/{sha256(text.encode()).hexdigest()[:16]}"
-        with _translated():
-            self._client.log_text(run_id, text, f"{folder}/config.json")
-            self._ensure_model(model_name)
-            created = self._client.create_model_version(
-                model_name,
-                source=f"runs:/{run_id}/{folder}",
-                run_id=run_id,
-                tags={legal_key(key): redact_text(value) for key, value in tags.items()},
-            )
-            return self._version(created)
-
-    def by_alias(self, model_name: str, alias: str) -> Version | None:
-        """Return the version that the alias names, or None."""
-        with _translated():
-            try:
-                return self._version(self._client.get_model_version_by_alias(model_name, alias))
-            except MlflowException as error:
-                _ignore_missing(error)
-                return None
-
-    def by_number(self, model_name: str, version: int) -> Version | None:
-        """Return one version, or None."""
-        with _translated():
-            try:
-                return self._version(self._client.get_model_version(model_name, str(version)))
-            except MlflowException as error:
-                _ignore_missing(error)
-                return None
-
-    def set_alias(self, model_name: str, alias: str, version: int) -> None:
-        """Point the alias to a version, in one atomic call."""
-        with _translated():
-            self._client.set_registered_model_alias(model_name, alias, str(version))
-
-    def delete_alias(self, model_name: str, alias: str) -> None:
-        """Remove the alias; no error when it does not exist."""
-        with _translated():
-            try:
-                self._client.delete_registered_model_alias(model_name, alias)
-            except MlflowException as error:
-                _ignore_missing(error)
-
-    def set_tag(self, model_name: str, version: int, key: str, value: str) -> None:
-        """Set one tag of a version."""
-        with _translated():
-            self._client.set_model_version_tag(model_name, str(version), key, redact_text(value))
-
-    def _ensure_model(self, name: str) -> None:
-        try:
-            self._client.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-
-    def _version(self, found: ModelVersion) -> Version:
-        match = re.fullmatch(r"runs:/([0-9a-f]+)/(.+)", found.source or "")
-        if match is None:
-            raise ConfigError(
-                f"{found.name} version {found.version}",
-                f"its source '{found.source}' is no serving configuration",
-                "remove the alias from it or register the configuration by a study",
-            )
-        with tempfile.TemporaryDirectory() as folder:
-            name = f"{match[2]}/config.json"
-            path = Path(self._client.download_artifacts(match[1], name, folder))
-            config = json.loads(path.read_text(encoding="utf-8"))
-        return Version(
-            model_name=found.name,
-            version=int(found.version),
-            config=config,
-            tags=dict(found.tags),
-            run_id=found.run_id,
-        )
-
-
 def _metrics(points: Sequence[Point]) -> list[Metric]:
     now_ms = int(time.time() * 1000)
     return [
@@ -382,17 +244,3 @@ def _boot_artifacts(boot: Boot) -> dict[str, str]:
     if boot.facts is not None:
         files["engine_facts.json"] = json.dumps(asdict(boot.facts), indent=1, default=str)
     return files
-
-
-def _ignore_missing(error: MlflowException) -> None:
-    # The SQL store calls a missing alias an invalid parameter.
-    if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-        raise error
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        raise TransientError(f"MLflow: {redact_text(str(error))}") from error

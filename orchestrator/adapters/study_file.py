@@ -97,6 +97,11 @@ class StudyFile:
                     "resumed if it is killed now"
                 )
 
+    def drop(self) -> None:
+        """Remove the state, where no newer one could be written: it would be gone on from."""
+        with suppress(OSError):  # then nothing can be done, and the write has said why
+            self._file.unlink(missing_ok=True)
+
     @property
     def _file(self) -> Path:
         return self._folder / "state.json"

@@ -94,7 +94,11 @@ def next_turn(races: Sequence[BuildRace], state_of: Callable[[BuildRace], RaceSt
         state_of: What has happened in one of them.
     """
     states = {race.build: state_of(race) for race in races}
-    decisions = {race.build: next_boot(states[race.build], race.settings) for race in races}
+    num_left = _num_left(races, states)
+    decisions = {
+        race.build: next_boot(states[race.build], _within(race, states[race.build], num_left))
+        for race in races
+    }
     choices = {build: d.choice for build, d in decisions.items() if d.choice is not None}
     if len(races) == 1:
         return Turn(decision=decisions[races[0].build], choices=choices)
@@ -132,8 +136,7 @@ def _across(
         return None
     wanted: list[tuple[Arm, int, tuple[str, ...]]] = [(base, ours.settings.fresh_boots, ())]
     wanted += [(choice.arm, choice.fresh_boots, choice.chosen_by) for choice in others]
-    num_left = sum(race.settings.max_boots for race in races)
-    num_left -= sum(sum(state.issued.values()) for state in states.values())
+    num_left = _num_left(races, states)
     is_running = False
     for arm, count, chose in wanted:
         state = states[arm.engine_build]
@@ -149,6 +152,22 @@ def _across(
             reason = f"vLLM {arm.engine_build}: {arm.label} for the comparison of builds"
             return RaceDecision(kind="boot", reason=reason, arm=arm, replicate=issued)
     return RaceDecision(kind="wait", reason="the last boots are running") if is_running else None
+
+
+def _num_left(races: Sequence[BuildRace], states: Mapping[str, RaceState]) -> int:
+    """Return the boots that the study has left."""
+    issued = sum(sum(state.issued.values()) for state in states.values())
+    return sum(race.settings.max_boots for race in races) - issued
+
+
+def _within(race: BuildRace, state: RaceState, num_left: int) -> RaceSettings:
+    """Return a race's settings with no more boots than the study has left for it.
+
+    What the comparison of builds took of one build's share is gone when that race goes on, after
+    its choice was set aside.
+    """
+    most = sum(state.issued.values()) + num_left
+    return replace(race.settings, max_boots=min(race.settings.max_boots, most))
 
 
 def _has_time(state: RaceState, settings: RaceSettings) -> bool:

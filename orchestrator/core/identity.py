@@ -20,12 +20,15 @@ import hashlib
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
 
 from orchestrator.errors import ConfigError
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """JSON data."""
+MAX_SLUG = 40
+"""Letters of a study's name in its id: file systems take 255 bytes, and Ray's paths add to it."""
 
 
 def canonical(value: object) -> str:
@@ -61,8 +64,13 @@ def slug(text: str) -> str:
 
 
 def study_id(name: str, mapping: Mapping[str, object]) -> str:
-    """Return the id of a study: its name and the digest of what it asks, ``name-1a2b3c4d``."""
-    return f"{slug(name)}-{digest(mapping)[:8]}"
+    """Return the id of a study: its name and the digest of what it asks, ``name-1a2b3c4d``.
+
+    It is typed by hand and names folders, so of the name it has ASCII letters and digits only, and
+    no more than ``MAX_SLUG`` of them; ``study`` where none is left. The digest tells studies apart.
+    """
+    plain = slug(unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode())
+    return f"{plain[:MAX_SLUG].strip('-') or 'study'}-{digest(mapping)[:8]}"
 
 
 def _plain(value: object) -> Plain:

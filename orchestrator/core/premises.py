@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from orchestrator.core.codec import from_plain
 from orchestrator.errors import ConfigError
 
 WORDS = {
@@ -49,19 +50,18 @@ class Premises:
         return {**values, "sampling": dict(self.sampling)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, object]) -> Premises:
+    def from_dict(cls, data: object) -> Premises:
         """Return the premises of ``to_dict``.
 
         Raises:
-            ConfigError: A key is missing or unknown: the record was written by another version.
+            ConfigError: It is no such record, or one that another version wrote.
         """
-        names = {field.name for field in fields(cls)}
-        if set(data) != names:
-            odd = ", ".join(sorted(set(data) ^ names))
+        try:
+            return from_plain(cls, data)
+        except ValueError as error:
             raise ConfigError(
-                "premises", f"missing or unknown: {odd}", "ask the study again with this version"
-            )
-        return cls(**dict(data))  # type: ignore[arg-type]  # plain
+                "premises", str(error), "ask the study again with this version"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

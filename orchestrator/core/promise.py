@@ -32,6 +32,8 @@ from orchestrator.core.promotion import Gate
 from orchestrator.core.types import Arm, Block, BoardModel, Boot, Cell, CounterSnapshot
 
 PROMISE_GATE = "promise"
+MAX_EXPONENT = 700.0
+"""Largest logarithm of a factor that a float holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,14 @@ class Expected:
     """What the mean stands on: boots, or drafts."""
     degrees_of_freedom: int
 
+    def __post_init__(self) -> None:
+        """Refuse what no estimate comes to: a promise may be read from a registry."""
+        numbers = (self.mean, self.variance, self.weight)
+        if not all(math.isfinite(number) and number > 0 for number in numbers):
+            raise ValueError(f"mean, variance and weight must be above 0, got {numbers}")
+        if self.degrees_of_freedom < 1:
+            raise ValueError(f"degrees_of_freedom must be at least 1, is {self.degrees_of_freedom}")
+
     def factor(self, weight: float, confidence: float, *, least: float = 0.0) -> float:
         """Return by which factor a new observation may miss the mean, above 1.
 
@@ -55,7 +65,8 @@ class Expected:
         """
         single = max(self.variance * self.weight, least)
         spread = math.sqrt(single * (1 / self.weight + 1 / weight))
-        return math.exp(t_quantile((1 + confidence) / 2, self.degrees_of_freedom) * spread)
+        exponent = t_quantile((1 + confidence) / 2, self.degrees_of_freedom) * spread
+        return math.exp(exponent) if exponent < MAX_EXPONENT else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +83,13 @@ class Promise:
     """Seconds; None where times are modelled, or the boots show no spread."""
     acceptance: Expected | None
     """Tokens a step; None for an arm without speculation, or where the blocks show no spread."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no study promises: a promise may be read from a registry."""
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must lie between 0 and 1, is {self.confidence}")
+        if self.cell.streams < 1 or not math.isfinite(self.cell.temperature):
+            raise ValueError(f"{self.cell} is no cell")
 
     @property
     def missing(self) -> str | None:

@@ -68,24 +68,34 @@ class TakeOver:
 
     @property
     def steps(self) -> tuple[PromotionStep, ...]:
-        """The steps of this promotion in order, up to its good end.
-
-        A version that goes back to production has shown before what measuring, a soak and a canary
-        show, and a person waits. Without an old version, or when it has ended first, there is no
-        share to give and nothing to drain after the shift.
-        """
-        left_out = {PromotionStep.FAILED}
-        if self.kind == "rollback":
-            left_out |= {PromotionStep.MEASURED, PromotionStep.SOAKED, PromotionStep.CANARY}
-        if self.champion is None or self.mode == "swap":
-            left_out |= {PromotionStep.CANARY, PromotionStep.DRAINED}
-        if self.champion is None or self.mode == "beside":
-            left_out |= {PromotionStep.STOPPED}
-        return tuple(step for step in PromotionStep if step not in left_out)
+        """The steps of this promotion in order, up to its good end."""
+        return steps_of(self.kind, self.mode, self.champion)
 
     def steps_after(self, done: PromotionStep | None) -> tuple[PromotionStep, ...]:
         """Return the steps that are left; all of them where none is done."""
         return self.steps if done is None else self.steps[self.steps.index(done) + 1 :]
+
+
+def steps_of(kind: Kind, mode: Mode, champion: int | None) -> tuple[PromotionStep, ...]:
+    """Return the steps of a promotion in order, up to its good end.
+
+    A version that goes back to production has shown before what measuring, a soak and a canary
+    show, and a person waits. Without an old version, or when it has ended first, there is no share
+    to give and nothing to drain after the shift.
+
+    Args:
+        kind: Promotion or rollback.
+        mode: How it takes over.
+        champion: The old version; None where nothing was promoted yet.
+    """
+    left_out = {PromotionStep.FAILED}
+    if kind == "rollback":
+        left_out |= {PromotionStep.MEASURED, PromotionStep.SOAKED, PromotionStep.CANARY}
+    if champion is None or mode == "swap":
+        left_out |= {PromotionStep.CANARY, PromotionStep.DRAINED}
+    if champion is None or mode == "beside":
+        left_out |= {PromotionStep.STOPPED}
+    return tuple(step for step in PromotionStep if step not in left_out)
 
 
 def recovery(record: TakeOver, step: PromotionStep, champion: int | None) -> Recovery:

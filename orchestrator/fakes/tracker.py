@@ -148,6 +148,11 @@ class FakeRegistry:
         versions = self._versions.get(model_name, [])
         return versions[version - 1] if 1 <= version <= len(versions) else None
 
+    def find(self, model_name: str, tags: Mapping[str, str]) -> Version | None:
+        """Return the newest version that has all these tags, or None."""
+        versions = reversed(self._versions.get(model_name, []))
+        return next((item for item in versions if tags.items() <= item.tags.items()), None)
+
     def set_alias(self, model_name: str, alias: str, version: int) -> None:
         """Point the alias to a version.
 

@@ -6,6 +6,8 @@ even by SIGKILL), on SIGTERM, or when the engine itself has ended. It exits with
 status, 128 + signal for a signal. The engine's output goes to the guard's standard error; the
 engine's process id is the one line on standard output.
 
+Last it removes the folder of the boot's sockets: a killed engine leaves its own there.
+
 Standard library only: it has to start in milliseconds, whatever the engine build.
 """
 
@@ -77,16 +79,24 @@ def _collect(engine: int) -> int | None:
             status = code if code >= 0 else 128 - code
 
 
+def remove_folder(folder: str) -> None:
+    """Remove a boot's folder with whatever lies in it; what cannot be removed stays."""
+    import shutil  # noqa: PLC0415  half of the guard's start, for its end
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def main(argv: list[str]) -> int:
     """Guard one engine.
 
     Args:
-        argv: Grace period in seconds, "NAME=value" that marks the boot, then the engine's command.
+        argv: Grace period in seconds, "NAME=value" that marks the boot, the folder of its sockets,
+            then the engine's command.
 
     Returns:
         The engine's exit status.
     """
-    grace_s, mark, command = float(argv[0]), argv[1], argv[2:]
+    grace_s, mark, folder, command = float(argv[0]), argv[1], argv[2], argv[3:]
     wakeup, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write)
@@ -106,6 +116,7 @@ def main(argv: list[str]) -> int:
     left = procfs.end(os.getpgrp(), mark, grace_s=grace_s)
     for survivor in left:
         os.write(2, f"specpilot guard: survived SIGKILL: {survivor}\n".encode())
+    remove_folder(folder)
     if status is None:
         status = _collect(engine)
     return 1 if status is None else status

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -24,8 +23,10 @@ from serve_apps.engine.errors import (
     EngineNotRunning,
 )
 from serve_apps.engine.facts import EngineFacts, parse_capacity, parse_speculation
+from serve_apps.engine.guard import remove_folder
 from serve_apps.engine.http import EngineHttp, HttpError
 from serve_apps.engine.questions import complete_once, get_json, is_healthy
+from serve_apps.engine.sockets import FOLDER_VARIABLE, free_port, is_port_free, socket_folder
 from serve_apps.engine.spec import (
     HOST,
     EngineSpec,
@@ -69,23 +70,6 @@ class StopReport:
     """What outlived the guard and was ended by the supervisor; empty after a clean stop."""
 
 
-def free_port() -> int:
-    """Return a loopback TCP port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_port_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not a server
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
-
-
 class EngineProcess:
     """Supervises one boot of one arm.
 
@@ -115,6 +99,7 @@ class EngineProcess:
         self.log = BootLog(log_file(spec, self.boot_id))
         self._base_env = base_env
         self._guard: subprocess.Popen[bytes] | None = None
+        self._folder = ""
         self._started_at = 0.0
         self._build: dict[str, Any] = {}
         self._facts: EngineFacts | None = None
@@ -132,11 +117,12 @@ class EngineProcess:
         self.http.base_url = f"http://{HOST}:{self.port}"
         env = self._environment()
         with self.log.open() as log:
+            env[FOLDER_VARIABLE] = self._folder = socket_folder(self.boot_id, env)
             self._started_at = time.monotonic()
             self._guard = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-c", _GUARD, str(_SOURCE)),
-                    *(str(self.spec.stop_timeout_s), self._mark),
+                    *(str(self.spec.stop_timeout_s), self._mark, self._folder),
                     *command(self.spec, self.port, self.boot_id),
                 ],
                 stdin=subprocess.PIPE,
@@ -149,6 +135,7 @@ class EngineProcess:
         with self._guard.stdout as pipe:
             self.pid = int(pipe.readline() or 0)
         if not self.pid:
+            remove_folder(self._folder)
             raise self._failed(BootFailure.EXITED, "the guard process did not start the engine")
 
     def _environment(self) -> dict[str, str]:
@@ -382,10 +369,11 @@ class EngineProcess:
         survivors = procfs.end(group, self._mark, grace_s=2.0) if left else []
         if status is None:
             self._guard.poll()
-        if not _is_port_free(self.port):
+        if not is_port_free(self.port):
             survivors.append(f"port {self.port} is still held")
         if survivors:
             raise EngineLeftoverError(self.boot_id, tuple(survivors))
+        remove_folder(self._folder)  # in case somebody killed the guard
         self._report = StopReport(exit_status=status, left=left)
         return self._report
 

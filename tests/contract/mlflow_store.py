@@ -8,7 +8,8 @@ from pathlib import Path
 from mlflow import MlflowClient
 from tracker_contract import SeenRun, Store
 
-from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.adapters.mlflow_registry import MlflowRegistry
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 
 EXPERIMENT = "contract"
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
+import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +71,11 @@ def _real_spec(logs: Path) -> EngineSpec:
 
 def _members(engine: EngineProcess) -> list[int]:
     return procfs.members(None, f"{BOOT_ID_VARIABLE}={engine.boot_id}")
+
+
+def _folders(engine: EngineProcess) -> list[Path]:
+    """Return the folders of the boot's sockets that are there."""
+    return list(Path(tempfile.gettempdir()).glob(f"specpilot-{engine.boot_id}-*"))
 
 
 @pytest.fixture(
@@ -222,10 +231,12 @@ class TestEngineProcess:
 
     def test_stop_leaves_no_process_and_answers_are_refused(self, up: Up) -> None:
         assert _members(up.engine)
+        assert _folders(up.engine)
         report = up.runner.run(up.engine.close())
         assert report.left == ()
         assert up.engine.stop() == report
         assert not _members(up.engine)
+        assert not _folders(up.engine)
         with pytest.raises(EngineNotRunning):
             up.engine.facts()
         with pytest.raises(EngineNotRunning):
@@ -238,6 +249,7 @@ def _boot(spec: EngineSpec) -> EngineBootError:
     with pytest.raises(EngineBootError) as caught:
         asyncio.run(engine.wait_ready())
     assert not _members(engine)
+    assert not _folders(engine)
     return caught.value
 
 
@@ -307,3 +319,19 @@ def test_key_that_the_engine_ignores_shows_in_the_facts(tmp_path: Path) -> None:
 
 def test_unknown_knob_of_the_stand_in_is_refused(tmp_path: Path) -> None:
     assert "TYPO" in str(_boot(_fake_spec(tmp_path, TYPO="1")))
+
+
+@pytest.mark.parametrize("who", ["engine", "guard"])
+def test_killed_boot_leaves_no_socket(tmp_path: Path, who: str) -> None:
+    found = Up(_fake_spec(tmp_path))
+    engine = found.engine
+    (folder,) = _folders(engine)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [path.is_socket() for path in folder.iterdir()] == [True]
+
+    os.kill(engine.pid if who == "engine" else os.getpgid(engine.pid), signal.SIGKILL)
+    while engine.is_alive():
+        found.runner.run(asyncio.sleep(0.05))
+    found.down()
+
+    assert not _folders(engine)

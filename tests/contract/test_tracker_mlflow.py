@@ -13,8 +13,10 @@ from mlflow_store import EXPERIMENT, MlflowReader, open_store
 from records import block, boot
 from tracker_contract import RegistryContract, Store, TrackerContract
 
+from orchestrator.adapters.mlflow_client import make_client
 from orchestrator.adapters.mlflow_names import flatten_params
-from orchestrator.adapters.mlflow_tracker import MlflowTracker, make_client
+from orchestrator.adapters.mlflow_registry import MlflowRegistry
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.core.types import BootStatus
 from orchestrator.errors import ConfigError, TransientError
 
@@ -250,3 +252,47 @@ def test_artifacts_of_a_local_store_lie_beside_its_database(uri: str, store: Sto
     experiment = MlflowReader(uri).client.get_experiment_by_name(EXPERIMENT)
     assert experiment is not None
     assert experiment.artifact_location.startswith(folder.as_uri())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000], ids=lambda c: c[:4]
+)
+def test_damaged_configuration_is_one_line_that_names_its_version(
+    uri: str, store: Store, content: bytes, tmp_path: Path
+) -> None:
+    run = store.tracker.open_study("s1", "s", {})
+    store.registry.create_version(store.model, run, {"depth": 7}, {})
+    store.registry.set_alias(store.model, "champion", 1)
+    found = [path for path in tmp_path.rglob("config.json") if "serving_config" in str(path)]
+    found[0].write_bytes(content)
+
+    for read in (
+        lambda: store.registry.by_number(store.model, 1),
+        lambda: MlflowRegistry(uri).by_alias(store.model, "champion"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read()
+        told = str(caught.value)
+        assert told.startswith(f"version 1 of '{store.model}': its config.json is damaged (")
+        assert f"artifacts of run {run}" in told
+        assert "\n" not in told
+
+
+def test_file_that_is_no_database_is_bad_input(tmp_path: Path) -> None:
+    path = tmp_path / "ml.db"
+    path.write_bytes(b"something else " * 500)
+
+    with pytest.raises(ConfigError, match=r"tracking\.uri: sqlite:.* is damaged") as caught:
+        MlflowRegistry(f"sqlite:///{path}")
+    assert "\n" not in str(caught.value)
+
+
+def test_database_that_is_cut_off_while_it_is_used_is_one_line(tmp_path: Path, uri: str) -> None:
+    registry = MlflowRegistry(uri)
+    assert registry.by_alias("m", "champion") is None
+    path = tmp_path / "ml.db"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    with pytest.raises(TransientError) as caught:
+        registry.by_alias("m", "champion")
+    assert "\n" not in str(caught.value)

@@ -341,7 +341,8 @@ class RegistryContract:
         run = store.tracker.open_study("s1", "s", {})
         store.registry.create_version(store.model, run, CONFIG, {})
         assert store.registry.by_alias(store.model, "champion") is None
-        assert store.registry.by_number(store.model, 2) is None
+        for number in (-1, 0, 2, 10**20, 10**400):
+            assert store.registry.by_number(store.model, number) is None
         store.registry.delete_alias(store.model, "champion")
 
     def test_set_alias_to_a_missing_version_is_an_error(self, store: Store) -> None:
@@ -350,6 +351,22 @@ class RegistryContract:
 
         with pytest.raises(TransientError):
             store.registry.set_alias(store.model, "champion", 9)
+
+    def test_find_gives_the_newest_version_with_all_the_tags(self, store: Store) -> None:
+        assert store.registry.find(store.model, {"study": "s1"}) is None
+        run = store.tracker.open_study("s1", "s", {})
+        arm = '{"draft": "it\'s", "depth": 7}'
+        for tags in ({"study": "s1", "arm": arm}, {"study": "s1"}, {"study": "s2", "arm": arm}):
+            store.registry.create_version(store.model, run, CONFIG, tags)
+
+        def number(tags: dict[str, str]) -> int | None:
+            found = store.registry.find(store.model, tags)
+            return None if found is None else found.version
+
+        assert number({"study": "s1", "arm": arm}) == 1
+        assert number({"study": "s1"}) == 2
+        assert number({"arm": arm}) == 3
+        assert number({"study": "s3"}) is None
 
     def test_set_tag_changes_one_tag(self, store: Store) -> None:
         run = store.tracker.open_study("s1", "s", {})

@@ -24,7 +24,8 @@ from infra.demo import NOTHING_PROMOTED, local_settings, run_study, submit
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import members
 from orchestrator import cli
-from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.adapters.mlflow_registry import MlflowRegistry
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.compose import engine_spec
 from orchestrator.config import load_config
 from orchestrator.core.codec import to_plain

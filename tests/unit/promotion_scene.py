@@ -130,6 +130,7 @@ class Scene:
     canary_share: float = 0.1
     canary_requests: int | None = None
     canary_s: float = 30.0
+    admit: Callable[[Version], object] = lambda _version: None
 
     def register(self, depth: int) -> Version:
         version = self.registry.create_version(MODEL, "run-1", {"depth": depth}, {})
@@ -153,7 +154,13 @@ class Scene:
         )
         free = self.free_boards or (lambda: self.production.num_free)
         return Promoter(
-            self.registry, self.production, self.clock, settings, self.said.append, free
+            self.registry,
+            self.production,
+            self.clock,
+            settings,
+            self.said.append,
+            free,
+            self.admit,
         )
 
     def aliases(self) -> dict[str, int | None]:

@@ -20,7 +20,7 @@ from orchestrator.fakes.prover import FakeProver
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeNode
 from orchestrator.ports import Finding
-from orchestrator.study import StudyPlan
+from orchestrator.race_searcher import StudyPlan
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
 
 ARMS = (

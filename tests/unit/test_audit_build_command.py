@@ -22,6 +22,7 @@ from orchestrator.audit_build import (
     RULES,
     Build,
     BuildAudit,
+    Driven,
     Plan,
     RuleAudit,
     audit_build,
@@ -216,7 +217,7 @@ def test_child_that_hangs_is_ended(tmp_path: Path) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def left_by_a_child(folder: Path, *, scale: float) -> dict[str, object]:
+def left_by_a_child(folder: Path, *, scale: float) -> Driven:
     """Write what a rule without drafts leaves, sampled at `scale` times the stated temperature."""
     chain = make_chain(seed=0, vocabulary=96, depth=1, num_candidates=4)
     np.save(folder / "chain.npy", chain.target_logits)
@@ -235,10 +236,9 @@ def left_by_a_child(folder: Path, *, scale: float) -> dict[str, object]:
         engine_version="1", rejection_sample_method="none", draft_sample_method="none"
     )
     RecordWriter(folder / "none.rows", header).append(np.zeros(0, ROW))
-    return {
-        "rule": "none", "version": "1", "cpu_s": 1.0, "steps": 1, "drafted_steps": 0,
-        "accepted": 0, "rejections": 0,
-    }  # fmt: skip
+    return Driven(
+        rule="none", version="0.32.0", cpu_s=1.0, drafted_steps=0, accepted=0, rejections=0
+    )
 
 
 @pytest.mark.parametrize(("scale", "kind"), [(1.0, "cannot_tell"), (0.8, "rejected")])
@@ -289,3 +289,35 @@ def test_record_is_plain_json_without_the_place_of_the_build(tmp_path: Path) -> 
     assert json.loads(text)["audit"]["rules"][0]["result"]["kind"] == "passed"
     assert str(tmp_path) not in text
     assert record["build"] == "vllm-1.whl"
+
+
+DONE = {
+    "rule": "none", "version": "0.32.0", "cpu_s": 1, "drafted_steps": 0, "accepted": 0,
+    "rejections": 0, "steps": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "3", "[]", '"x"', "null", "{}", "[" * 50_000, '{"cpu_s": 1}',
+        json.dumps(DONE | {"cpu_s": "x"}), json.dumps(DONE | {"rule": "greedy+block"}),
+        json.dumps(DONE | {"cpu_s": float("nan")}),
+    ],
+    ids=lambda said: said[:12],
+)  # fmt: skip
+def test_interpreter_that_prints_nonsense_is_no_build(tmp_path: Path, said: str) -> None:
+    (tmp_path / "said").write_text(said, encoding="utf-8")
+    venv = fake_venv(tmp_path, f"cat {tmp_path}/said")
+
+    with pytest.raises(ConfigError, match="status 0 and no result"):
+        audit_build(venv, Plan(rules=("none",)))
+
+
+@pytest.mark.parametrize("script", ["", "; touch none.npz none.rows chain.npy"])
+def test_interpreter_that_leaves_no_records_is_no_build(tmp_path: Path, script: str) -> None:
+    (tmp_path / "said").write_text(json.dumps(DONE), encoding="utf-8")
+    venv = fake_venv(tmp_path, f"cat {tmp_path}/said{script}")
+
+    with pytest.raises(ConfigError, match="what a process left cannot be read"):
+        audit_build(venv, Plan(rules=("none",)))

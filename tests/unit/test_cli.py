@@ -230,6 +230,11 @@ def test_promote_and_rollback_hand_over_what_was_asked(monkeypatch: pytest.Monke
         ["plan"],
         ["promote", DEMO, "--registered-version", "x"],
         ["rollback", DEMO, "--to", "x"],
+        ["rollback", DEMO, "--to", "-1"],
+        ["promote", DEMO, "--registered-version", "9" * 5000],
+        ["promote", DEMO, "--registered-version", "\N{SUPERSCRIPT TWO}"],
+        ["promote", DEMO, "--dry-run", "load.block_s=3", "--fly"],
+        ["node", "load.block_s=3"],
         ["study", DEMO, "--allow-outage"],
     ],
 )
@@ -241,6 +246,32 @@ def test_call_that_is_no_command_is_status_2_and_shows_the_usage(
 
     assert caught.value.code == 2
     assert "usage: python -m orchestrator" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["study", DEMO, "a=1", "--resume", "x", "b=2"],
+        ["study", "--resume", "x", DEMO, "a=1", "b=2"],
+        ["study", DEMO, "--resume", "x", "a=1", "b=2"],
+        ["promote", DEMO, "--dry-run", "a=1", "--registered-version", "3", "b=2"],
+        ["rollback", DEMO, "--to", "3", "a=1", "b=2"],
+    ],
+    ids=" ".join,
+)
+def test_overrides_are_taken_wherever_they_stand(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[list[str]] = []
+
+    def load(_file: Path, overrides: list[str]) -> StudyConfig:
+        taken.append(list(overrides))
+        raise ConfigError("a", "b", "c")
+
+    monkeypatch.setattr(cli, "load_config", load)
+
+    assert cli.main(typed) == 2
+    assert taken == [["a=1", "b=2"]]
 
 
 def test_help_teaches_how_a_study_is_submitted_and_what_a_status_means(capsys: Captured) -> None:

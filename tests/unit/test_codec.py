@@ -201,3 +201,55 @@ def test_unknown_status_is_an_error() -> None:
 def test_number_that_no_float_holds_is_no_record() -> None:
     with pytest.raises(ValueError, match="401 digits is no float"):
         from_plain(Cell, {"streams": 1, "temperature": 10**400})
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), anything)
+def test_record_with_something_else_in_one_place_is_a_value_error_or_a_whole_record(
+    data: st.DataObject, odd: Any
+) -> None:
+    """What another process wrote may be anything; readers look for one kind of error."""
+    plain = to_plain(make_boot(make_arm(), [make_block(make_arm())]))
+    holder: Any = plain
+    while True:
+        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(holder[key], dict | list) or not holder[key] or data.draw(st.booleans()):
+            break
+        holder = holder[key]
+    holder[key] = odd
+
+    try:
+        boot = from_plain(Boot, plain)
+    except ValueError:
+        return
+    assert through_json(boot) == boot or "nan" in repr(boot)
+
+
+@pytest.mark.parametrize("data", [None, 3, "x", [], [["engine_build", "x"]]], ids=repr)
+def test_what_is_no_mapping_is_no_record(data: Any) -> None:
+    with pytest.raises(ValueError, match=r"Arm: .* is no record"):
+        from_plain(Arm, data)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"replicate": "x"}, "Boot.replicate: 'x' is not a whole number"),
+        ({"replicate": True}, "Boot.replicate: True is not a whole number"),
+        ({"replicate": None}, "Boot.replicate: None is not a whole number"),
+        ({"node_id": 4}, "Boot.node_id: 4 is not a text"),
+        ({"blocks": {}}, "Boot.blocks: {} is not a list"),
+        ({"arm": []}, r"Boot.arm: Arm: \[\] is no record"),
+    ],
+)
+def test_field_of_another_type_is_named(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}"):
+        from_plain(Boot, to_plain(make_boot(make_arm(), [])) | change)

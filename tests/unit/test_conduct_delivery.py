@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from core_samples import make_arm, make_block, make_boot
 
 from orchestrator.conduct import Conduct
 from orchestrator.config import load_config
+from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.events import Printer
 from orchestrator.fakes.tracker import FakeRegistry, FakeTracker
@@ -92,3 +94,36 @@ def test_delivery_that_the_tracker_cuts_off_does_not_undo_the_verdict() -> None:
 
     assert promoted is False
     assert "not promoted: MLflow: away" in said
+
+
+def test_driver_that_resumes_registers_no_version_twice() -> None:
+    """The one before may have been killed between any two of its calls."""
+    config = load_config(DEMO, [])
+    build = config.engine.build
+    arms = [replace(make_arm(depth), engine_build=build) for depth in (5, 7)]
+    boots = [replace(make_boot(arm, [make_block(arm)]), run_id="run") for arm in arms]
+    nothing: Any = None
+    prepared: Any = SimpleNamespace(config=config)
+    premises: Any = {build: SimpleNamespace(to_dict=dict)}
+    registry = FakeRegistry()
+    conduct = Conduct(
+        prepared=prepared,
+        cluster=nothing,
+        study_id="study",
+        run_id="run",
+        premises=premises,
+        champion=None,
+        tracker=FakeTracker(),
+        registry=registry,
+        delivery=nothing,
+        printer=Printer(sink=StringIO(), clock=FakeClock(), started_s=0.0),
+        journal=nothing,
+    )
+
+    def number(driver: Conduct, arm: Arm) -> int:
+        verdict: Any = SimpleNamespace(winner=arm, sentences=["fast"], gates=())
+        return driver._register(boots, verdict).version
+
+    assert [number(conduct, arm) for arm in arms] == [1, 2]
+    assert [number(conduct, arm) for arm in arms] == [1, 2]
+    assert number(replace(conduct, study_id="another"), arms[0]) == 3

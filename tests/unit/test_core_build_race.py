@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from core_samples import BASELINE, CELL, make_arm
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.build_race import (
@@ -251,3 +251,35 @@ def test_next_turn_always_ends_within_the_boots_and_keeps_builds_apart(
     for build, choice in play.choices.items():
         assert choice.arm.engine_build == build
         assert choice.arm not in play.dead
+
+
+def issued_with_choices_set_aside(seed: int) -> tuple[int, int]:
+    """Return the boots of a study whose choices are set aside again and again, and its budget."""
+    rng, score = random.Random(seed), noisy(seed)
+    arms = (*on(NEW, *RULES), *ARMS[3:])
+    faulty = rng.sample(arms, 2)
+    question = ask(arms, incumbent=rng.choice([None, ARMS[3]]))
+    play = Play(
+        question,
+        lambda arm: "failed" if arm in faulty and rng.random() < 0.5 else score(arm),
+        replace(SETTINGS, max_boots=rng.randint(14, 20)),
+        slots=3,
+    )
+    for _ in range(4):
+        play.run()
+        for build in sorted(play.choices):
+            if play.choices[build].arm != question.reference and rng.random() < 0.7:
+                play.dead.add(play.choices.pop(build).arm)
+    return sum(play.issued.values()), play.race.max_boots
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10**6))
+@example(seed=10)
+@example(seed=19)
+@example(seed=23)
+def test_choices_that_are_set_aside_never_cost_more_boots_than_the_study_has(seed: int) -> None:
+    """One build may use boots of another's share for the comparison; they are gone then."""
+    issued, budget = issued_with_choices_set_aside(seed)
+
+    assert issued <= budget

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -145,6 +146,22 @@ def test_study_id_is_plain_and_holds_the_digest() -> None:
     assert slug("--A  b--") == "a-b"
 
 
+@given(st.text(max_size=400))
+def test_study_id_can_be_typed_and_names_a_folder_whatever_the_name(name: str) -> None:
+    study = study_id(name, {"a": 1})
+
+    assert re.fullmatch(r"[a-z0-9][a-z0-9-]{0,48}", study)
+    assert study.endswith(f"-{digest({'a': 1})[:8]}")
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("\N{GREEK SMALL LETTER ALPHA}", "study"), ("r\xe9sum\xe9", "resume"), ("x" * 300, "x" * 40)],
+)
+def test_study_id_of_a_name_that_is_long_or_not_ascii(name: str, plain: str) -> None:
+    assert study_id(name, {}).rpartition("-")[0] == plain
+
+
 PREMISES = Premises(
     engine_build="0.32.0",
     engine_args_digest="aa",
@@ -165,7 +182,7 @@ def test_premises_round_trip_through_plain_types() -> None:
 
 @pytest.mark.parametrize("change", [{"odd": 1}, {"driver": "580"}])
 def test_premises_of_another_version_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="missing or unknown"):
+    with pytest.raises(ConfigError, match="unknown field"):
         Premises.from_dict({**PREMISES.to_dict(), **change})
     with pytest.raises(ConfigError, match="node_kind"):
         Premises.from_dict({k: v for k, v in PREMISES.to_dict().items() if k != "node_kind"})

@@ -128,15 +128,15 @@ def test_steps_are_recorded_on_the_version_in_their_order() -> None:
     assert len(scene.said) >= 6
 
 
-def test_promoting_the_champion_again_is_refused_and_touches_nothing() -> None:
+def test_promoting_the_champion_again_touches_nothing_and_says_that_it_serves() -> None:
     scene, _ = scene_with_champion()
     champion = scene.registry.by_alias(MODEL, CHAMPION)
     assert champion is not None
     begun, before = len(scene.production.declarations), scene.aliases()
 
-    with pytest.raises(PromotionError, match="is the champion already"):
-        scene.promote(champion)
+    scene.promote(champion)
 
+    assert scene.said[-1] == "version 1 is the champion and serves already"
     assert len(scene.production.declarations) == begun
     assert scene.aliases() == before
 
@@ -637,7 +637,10 @@ def test_record_that_somebody_else_wrote_is_named_and_nothing_is_touched() -> No
     scene.registry.set_tag(MODEL, version.version, STEP_TAG, "booted")
     begun = len(scene.production.declarations)
 
-    with pytest.raises(ConfigError, match=r"version 2 of 'demo'.*are no record"):
+    with pytest.raises(
+        ConfigError,
+        match=r"version 2 of 'demo'.*is no record of a promotion",
+    ):
         scene.promote(version)
 
     assert len(scene.production.declarations) == begun

@@ -3,12 +3,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from core_samples import CELL, make_arm
 
 from orchestrator.core.promise import Expected, Promise
 from orchestrator.core.promotion import Gate
 from orchestrator.core.takeover import PromotionStep, TakeOver
+from orchestrator.errors import ConfigError
 from orchestrator.ports import ProductionState, Version
+from orchestrator.promotion_course import Course, Outset
 from orchestrator.promotion_record import (
     CANARY_TAG,
     OUTAGE_TAG,
@@ -19,7 +22,7 @@ from orchestrator.promotion_record import (
     THROUGHPUT_TAG,
     Found,
 )
-from orchestrator.promotion_report import format_decision, format_status
+from orchestrator.promotion_report import format_decision, format_status, promise_line
 
 PROMISE = Promise(
     arm=make_arm(),
@@ -42,18 +45,36 @@ def version(number: int, tags: Mapping[str, str] | None = None) -> Version:
     return Version(model_name="demo", version=number, config={}, tags=tags or {}, run_id=None)
 
 
-def decision(mode: str | None = "beside", **changes: object) -> list[str]:
-    arguments: dict[str, object] = {
+HELD = Gate(name="premises", passed=True, reason="as they were")
+UNKNOWN = Gate(name="premises", passed=None, reason="registered without")
+
+
+def course(**changes: object) -> Course:
+    given: dict[str, object] = {
+        "version": version(2, GATES),
+        "kind": "promote",
         "champion": version(1),
         "found": None,
-        "promise": PROMISE,
-        "premises": Gate(name="premises", passed=True, reason="as they were"),
-        "refused": "",
-        "outage": None,
-        "kind": "promote",
-        "settings": {"policy.canary_share": 0.1},
+        "then": "begin",
+        "outset": Outset(mode="beside", is_served=True),
     }
-    return format_decision(version(2, GATES), mode=mode, **(arguments | changes))  # type: ignore[arg-type]
+    return Course(**(given | changes))  # type: ignore[arg-type]  # of the right types
+
+
+def decision(
+    *,
+    promise: Promise | None = PROMISE,
+    premises: Gate = HELD,
+    outage: str | None = None,
+    **changes: object,
+) -> list[str]:
+    return format_decision(
+        course(**changes),
+        promise=promise_line(promise),
+        premises=premises,
+        outage=outage,
+        settings={"policy.canary_share": 0.1},
+    )
 
 
 def test_decision_shows_every_gate_with_its_reason_and_the_steps() -> None:
@@ -72,7 +93,8 @@ def test_decision_shows_every_gate_with_its_reason_and_the_steps() -> None:
 
 
 def test_decision_that_cannot_begin_says_why_and_no_steps() -> None:
-    lines = decision(None, refused="node.engine_token: no board is free; free one")
+    refusal = ConfigError("node.engine_token", "no board is free", "free one")
+    lines = decision(then="refuse", outset=None, refusal=refusal)
 
     assert lines[-2:] == [
         "decision: it cannot begin: node.engine_token: no board is free; free one",
@@ -81,7 +103,7 @@ def test_decision_that_cannot_begin_says_why_and_no_steps() -> None:
 
 
 def test_decision_on_one_board_says_the_outage() -> None:
-    lines = decision("swap", outage="expected outage: 85 s")
+    lines = decision(outset=Outset(mode="swap", is_served=True), outage="expected outage: 85 s")
 
     assert "expected outage: 85 s" in lines
     assert "answer clients 503, drain and end what serves; boot it" in lines[-2]
@@ -94,22 +116,46 @@ def test_decision_of_the_first_version_has_nothing_to_share() -> None:
     assert "share" not in lines[-2]
 
 
-def test_decision_names_a_promotion_that_was_cut_off() -> None:
-    record = TakeOver(
-        version=3,
-        champion=1,
-        champion_served=True,
-        previous=None,
-        challenger=None,
-        kind="promote",
-        mode="beside",
-        began_utc_s=0.0,
-    )
-    found = Found(version=version(3), record=record, step=PromotionStep.BOOTED)
+RECORD = TakeOver(
+    version=3,
+    champion=1,
+    champion_served=True,
+    previous=None,
+    challenger=None,
+    kind="promote",
+    mode="beside",
+    began_utc_s=0.0,
+)
+FOUND = Found(version=version(3), record=RECORD, step=PromotionStep.SHIFTED)
 
-    assert "the promotion of version 3 was cut off after 'booted'" in "\n".join(
-        decision(found=found)
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [("back", "would be undone"), ("finish", "would be ended"), ("forget", "would be forgotten")],
+)
+def test_decision_says_what_becomes_of_a_promotion_that_was_cut_off(first: str, says: str) -> None:
+    lines = decision(found=FOUND, first=first, ends=("specpilot-v9",))
+
+    assert f"the promotion of version 3 was cut off after 'shifted' and {says}" in lines[-4]
+    assert lines[-3].startswith("first: specpilot-v9, which an earlier promotion left")
+    assert "boot it beside" not in lines[-2]
+    assert "boot it" in lines[-2]
+
+
+def test_decision_that_goes_on_shows_the_steps_that_are_left() -> None:
+    lines = decision(found=FOUND, then="go on", outset=None)
+
+    assert lines[-2] == (
+        "decision: go on with what was cut off after 'shifted': "
+        "wait for the last answers of what served; move the aliases; end what served before"
     )
+
+
+def test_decision_on_the_champion_says_that_it_stands_or_comes_back() -> None:
+    assert decision(then="stand", outset=None)[-2] == (
+        "decision: nothing: version 2 is the champion and serves"
+    )
+    assert "bring version 2 back" in decision(then="reapply", outset=None)[-2]
 
 
 def test_decision_says_what_the_version_is_held_to() -> None:
@@ -124,18 +170,7 @@ def test_decision_says_what_the_version_is_held_to() -> None:
 
 
 def test_decision_on_a_version_without_gates_says_so() -> None:
-    lines = format_decision(
-        version(2),
-        champion=None,
-        found=None,
-        promise=None,
-        premises=Gate(name="premises", passed=None, reason="registered without"),
-        mode="beside",
-        refused="",
-        outage=None,
-        kind="promote",
-        settings={},
-    )
+    lines = decision(version=version(2), champion=None, premises=UNKNOWN)
 
     assert "  no gate is recorded: it was not registered by a study" in lines
     assert "  premises not shown: registered without" in lines

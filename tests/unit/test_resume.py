@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import random
@@ -9,11 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 from core_samples import BASELINE, make_arm, make_block, make_boot
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ray.tune.search import Searcher
 from study_stage import WEIGHTS, Cluster, make_plan, result_of
 
@@ -32,6 +36,7 @@ from orchestrator.fakes.board import BootFault, Faults
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeClock
 from orchestrator.prepare import premises, prepare
+from orchestrator.race_searcher import RaceSearcher
 from orchestrator.resume import (
     Journal,
     StudyState,
@@ -42,7 +47,7 @@ from orchestrator.resume import (
     tracked,
     unfinished,
 )
-from orchestrator.study import RaceResult, RaceSearcher
+from orchestrator.study import RaceResult
 
 DEMO = CONF_DIR / "study" / "demo.yaml"
 BEST, GOOD = make_arm(7, "probabilistic", "block"), make_arm(7, "greedy", "standard")
@@ -51,6 +56,16 @@ PLAN = replace(
     demands=ProofDemands(),
 )
 ID = "demo-1a2b3c4d-20260101-000000"
+
+
+ASKS: dict[str, Any] = {
+    "configuration": {}, "tracking": {}, "arms": [], "incumbent": None, "premises": {},
+    "proof_workload": "w",
+}  # fmt: skip
+RACE: dict[str, Any] = {
+    "boots": [], "spent_s": [], "lost": [], "cut": [], "trial_ids": [], "choices": [],
+    "passed_s": 1.5, "proofs": {},
+}  # fmt: skip
 
 
 class Killed(BaseException):
@@ -98,7 +113,7 @@ class Driver:
         if race is not None:
             searcher.set_out_from(race)
         run_id = self.cluster.run_id
-        take_over(StudyState(study_id=ID, run_id=run_id, asks={}, race=race), self.tracker)
+        take_over(StudyState(study_id=ID, run_id=run_id, asks=ASKS, race=race), self.tracker)
         running: dict[str, dict[str, Any]] = {}
         num_parallel = 1 + self.seed % 3
         while True:
@@ -213,7 +228,7 @@ def test_boots_that_the_tracker_does_not_take_count_all_the_same() -> None:
 
 
 def test_tracker_that_does_not_know_the_study_is_refused() -> None:
-    state = StudyState(study_id=ID, run_id="elsewhere", asks={})
+    state = StudyState(study_id=ID, run_id="elsewhere", asks=ASKS)
 
     with pytest.raises(ConfigError, match=r"tracking\.uri.*begun with"):
         take_over(state, FakeTracker())
@@ -233,8 +248,8 @@ def silent(text: str) -> None:
 def kept(study_id: str = ID, *, has_verdict: bool = False) -> Path:
     """Write the state of a study and let it go; return the file."""
     with StudyFile(study_id, silent) as file:
-        journal = Journal(file, StudyState(study_id=study_id, run_id="run-0", asks={}))
-        journal.keep({"boots": []})
+        journal = Journal(file, StudyState(study_id=study_id, run_id="run-0", asks=ASKS))
+        journal.keep(RACE)
         assert journal.can_resume
         if has_verdict:
             journal.conclude()
@@ -256,10 +271,10 @@ def test_state_is_read_as_it_was_written_last() -> None:
 
     with StudyFile(ID, silent) as file:
         state = read_state(file)
-        Journal(file, state).keep({"boots": [1.5, None]})
+        Journal(file, state).keep(RACE | {"passed_s": 2.0})
 
     with StudyFile(ID, silent) as file:
-        assert read_state(file) == replace(state, race={"boots": [1.5, None]})
+        assert read_state(file) == replace(state, race=RACE | {"passed_s": 2.0})
         assert file.is_kept
 
 
@@ -269,7 +284,7 @@ def test_write_that_was_cut_off_leaves_the_state_before() -> None:
     path.with_suffix(".new").write_bytes(path.read_bytes()[:40])
 
     with StudyFile(ID, silent) as file:
-        assert read_state(file).race == {"boots": []}
+        assert read_state(file).race == RACE
 
 
 @pytest.mark.usefixtures("state_dir")
@@ -298,6 +313,74 @@ def test_state_that_was_changed_or_is_of_another_version_is_refused(
     path.write_bytes(path.read_bytes().replace(old, new, 1))
 
     assert word in refusal_of(ID).problem
+
+
+def written(state: object) -> None:
+    """Write a state of any shape, with its digest."""
+    path = kept()
+    body = json.dumps(state).encode()
+    head = json.dumps({"format": FORMAT, "sha256": sha256(body).hexdigest()}).encode()
+    path.write_bytes(head + b"\n" + body)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(state=anything, key=st.sampled_from(["", *ASKS, *RACE, "asks", "race", "has_verdict"]))
+@pytest.mark.usefixtures("state_dir")
+def test_state_of_a_foreign_shape_with_its_digest_is_refused_in_one_line(
+    state: Any, key: str
+) -> None:
+    whole: dict[str, Any] = {
+        "study_id": ID, "run_id": "run-0", "asks": ASKS, "has_verdict": False, "race": RACE,
+    }  # fmt: skip
+    for part in ("asks", "race"):
+        if key in whole[part]:
+            whole[part] = whole[part] | {key: state}
+    written(state if not key else whole | ({key: state} if key in whole else {}))
+    said: list[str] = []
+
+    with suppress(ConfigError), StudyFile(ID, said.append) as file:
+        found = read_state(file)
+        require_same(found, ASKS)
+        RaceSearcher(PLAN, lambda _id, _name: None).set_out_from(found.race or RACE)
+    assert set(unfinished("demo-1a2b3c4d")) <= {ID}
+
+
+@pytest.mark.usefixtures("state_dir")
+@pytest.mark.parametrize("state", [[], "x", {"a": 1}, {"has_verdict": "no"}, None])
+def test_state_of_another_shape_says_so(state: object) -> None:
+    written(state)
+
+    told = refusal_of(ID)
+
+    assert "of another shape" in told.problem or "holds no state" in told.problem
+    assert unfinished("demo-1a2b3c4d") == []
+
+
+@pytest.mark.usefixtures("state_dir")
+def test_study_that_has_its_verdict_and_a_full_disk_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    with StudyFile(ID, said.append) as file:
+        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks=ASKS))
+        journal.keep(RACE)
+        monkeypatch.setattr("os.fsync", full)
+        journal.conclude()
+        assert not journal.can_resume
+
+    assert len(said) == 1
+    assert unfinished("demo-1a2b3c4d") == []
+    assert "no state of such a study" in refusal_of(ID).problem
 
 
 @pytest.mark.usefixtures("state_dir")
@@ -333,18 +416,18 @@ def test_state_that_cannot_be_written_is_told_once_and_costs_the_resume_only(
     said: list[str] = []
 
     with StudyFile(ID, said.append) as file:
-        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks={}))
+        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks=ASKS))
         for _ in range(3):
-            journal.keep({})
+            journal.keep(RACE)
             assert not journal.can_resume
         assert len(said) == 1
         assert "cannot be written" in said[0]
         state_dir.unlink()
-        journal.keep({"boots": []})
+        journal.keep(RACE)
         assert journal.can_resume
 
     with StudyFile(ID, silent) as file:
-        assert read_state(file).race == {"boots": []}
+        assert read_state(file).race == RACE
 
 
 @pytest.mark.usefixtures("state_dir")
@@ -470,7 +553,7 @@ def test_end_of_a_study_says_how_to_resume_and_what_could_not_be_closed(*, is_ke
     sink = io.StringIO()
     printer = Printer(sink=sink, clock=FakeClock(), started_s=0.0)
     with StudyFile(ID, silent) as file:
-        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks={}))
+        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks=ASKS))
         if is_kept:
             journal.keep(None)
         ending: Any = Ending(Away(), journal, printer)
@@ -488,7 +571,7 @@ def test_end_of_a_study_closes_its_run() -> None:
     tracker = FakeTracker()
     run_id = tracker.open_study(ID, ID, {})
     printer = Printer(sink=io.StringIO(), clock=FakeClock(), started_s=0.0)
-    journal = Journal(StudyFile(ID, silent), StudyState(study_id=ID, run_id=run_id, asks={}))
+    journal = Journal(StudyFile(ID, silent), StudyState(study_id=ID, run_id=run_id, asks=ASKS))
     ending: Any = Ending(tracker, journal, printer, run_id=run_id)
 
     commands.give_up(ending, KeyboardInterrupt(), "again", lambda: None)

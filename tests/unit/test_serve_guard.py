@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -36,14 +37,16 @@ _STUBBORN = "trap '' TERM; setsid sleep 601 & sleep 602 & sleep 603; sleep 604"
 class Boot:
     """Starts guards that carry one mark, and finds what they left."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = Path("/nonexistent")) -> None:
+        self.folder = folder
         self.mark = f"{BOOT_ID_VARIABLE}={uuid.uuid4().hex}"
         name, value = self.mark.split("=")
         self.env = {**os.environ, name: value}
 
     def command(self, script: str, grace_s: float = 0.3) -> list[str]:
         shell = ["/bin/sh", "-c", script]
-        return [sys.executable, "-I", "-S", "-c", _GUARD, _SOURCE, str(grace_s), self.mark, *shell]
+        told = [str(grace_s), self.mark, str(self.folder), *shell]
+        return [sys.executable, "-I", "-S", "-c", _GUARD, _SOURCE, *told]
 
     def guard(self, script: str) -> subprocess.Popen[bytes]:
         guard = subprocess.Popen(
@@ -64,8 +67,12 @@ class Boot:
 
 
 @pytest.fixture
-def boot() -> Iterator[Boot]:
-    found = Boot()
+def boot(tmp_path: Path) -> Iterator[Boot]:
+    found = Boot(tmp_path / "sockets")
+    (found.folder / "below").mkdir(parents=True)
+    (found.folder / "below" / "file").touch()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(found.folder / "core"))
     yield found
     assert not procfs.end(None, found.mark, grace_s=0.1)
 
@@ -88,6 +95,7 @@ def test_guard_pipe_closed_ends_even_a_stubborn_engine_and_its_helpers(boot: Boo
     assert _until(lambda: len(boot.members()) >= 5)
     assert _close(guard) == 128 + signal.SIGKILL
     assert not boot.members()
+    assert not boot.folder.exists()
 
 
 def test_guard_supervisor_killed_leaves_nothing(boot: Boot) -> None:
@@ -103,12 +111,14 @@ def test_guard_supervisor_killed_leaves_nothing(boot: Boot) -> None:
     supervisor.kill()
     supervisor.wait(10)
     assert _until(lambda: not boot.members())
+    assert _until(lambda: not boot.folder.exists())
 
 
 def test_guard_engine_ends_by_itself_gives_its_status_and_ends_the_rest(boot: Boot) -> None:
     guard = boot.guard("sleep 605 & exit 7")
     assert guard.wait(20) == 7
     assert not boot.members()
+    assert not boot.folder.exists()
     _close(guard)
 
 

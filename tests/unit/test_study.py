@@ -31,7 +31,7 @@ from orchestrator.fakes.board import BootFault, Faults
 from orchestrator.fakes.world import FakeClock
 from orchestrator.incumbent import with_incumbent
 from orchestrator.ports import Finding
-from orchestrator.study import RaceSearcher, StudyPlan
+from orchestrator.race_searcher import RaceSearcher, StudyPlan
 from orchestrator.study_progress import Progress
 from orchestrator.trial import describe_end
 

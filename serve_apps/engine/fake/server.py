@@ -7,11 +7,14 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from aiohttp import web
@@ -227,6 +230,14 @@ async def _looping(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, No
             yield replace(step, tokens=first * len(step.tokens))
 
 
+def _bind_core_socket() -> None:
+    """Leave a socket where vLLM leaves its own, if a place is named."""
+    place = os.environ.get("VLLM_RPC_BASE_PATH")
+    if place is not None:
+        with socket.socket(socket.AF_UNIX) as core:
+            core.bind(str(Path(place) / str(uuid.uuid4())))
+
+
 async def _serve(server: FakeServer) -> None:
     # Cancelled on disconnect: an abandoned request is aborted, as in vLLM.
     runner = web.AppRunner(server.app(), handler_cancellation=True, access_log=None)
@@ -246,6 +257,7 @@ def main(argv: Sequence[str]) -> int:
     if knobs.stubborn_child:
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
         subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    _bind_core_socket()
     _boot(asked, knobs, _in_force(asked, knobs))
     asyncio.run(_serve(FakeServer(asked, knobs)))
     return 0

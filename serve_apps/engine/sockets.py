@@ -1,0 +1,53 @@
+"""The loopback port and the folder of sockets that one boot has to itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Mapping
+
+from serve_apps.engine.spec import HOST
+
+FOLDER_VARIABLE = "VLLM_RPC_BASE_PATH"
+"""Where vLLM binds the sockets between its processes; by default the system's temp folder, in which
+an engine that is killed leaves them."""
+_MAX_PATH_BYTES = 107
+"""Of a unix socket on Linux: ``sun_path`` in unix(7), without its closing zero."""
+_NAME_BYTES = 1 + 36
+"""A slash and a UUID: ``get_open_zmq_ipc_path`` of vLLM 0.32.0."""
+_SHORT = "/tmp"
+
+
+def free_port() -> int:
+    """Return a loopback TCP port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_port_free(port: int) -> bool:
+    """Return whether nobody listens on a loopback TCP port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not a server
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def socket_folder(boot_id: str, env: Mapping[str, str]) -> str:
+    """Return a new folder for a boot's sockets, in the place that the environment names.
+
+    Where a socket's path would be longer than the kernel takes, the folder lies in /tmp.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    place, prefix = env.get(FOLDER_VARIABLE) or tempfile.gettempdir(), f"specpilot-{boot_id}-"
+    folder = tempfile.mkdtemp(prefix=prefix, dir=place)
+    if len(os.fsencode(folder)) + _NAME_BYTES <= _MAX_PATH_BYTES:
+        return folder
+    os.rmdir(folder)  # noqa: PTH106  as the rest: its paths are text for an environment
+    return tempfile.mkdtemp(prefix=prefix, dir=_SHORT)
