@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from infra.bench.load.__main__ import write_document
 from infra.bench.load.machine import cpu_model
@@ -128,9 +127,9 @@ async def _stream(
     cell: Cell, address: str, headers: dict[str, str], number: int, index: int
 ) -> list[Answer]:
     """Ask one after the other on one connection; streams begin spread over a step."""
-    parts = urlsplit(address)
+    host, _, port = address.removeprefix("http://").rpartition(":")
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(Connection, parts.hostname, parts.port)
+    _, connection = await loop.create_connection(Connection, host, int(port))
     try:
         await asyncio.sleep(0.04 * index / cell.streams)
         return [

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,8 @@ PROJECT = Path(__file__).resolve().parents[3]
 MODEL = "served"
 _HOST = "127.0.0.2"
 """Ray replaces 127.0.0.1 by the machine's outside address."""
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 180.0
+_CALL_TIMEOUT_S = 60.0
 _LISTENS = re.compile(r"Starting vLLM server on (http://\S+)")
 
 _T = TypeVar("_T")
@@ -130,7 +130,7 @@ class _Api:
     def answers(self) -> bool:
         try:
             self._call("GET", "/api/version")
-        except (urllib.error.URLError, OSError):
+        except OSError:
             return False
         return True
 
@@ -147,7 +147,10 @@ class _Api:
         return dict(found["applications"])
 
     def all_running(self) -> bool:
-        found = self.applications()
+        try:
+            found = self.applications()
+        except OSError:  # busy with what it starts
+            return False
         return bool(found) and all(app["status"] == "RUNNING" for app in found.values())
 
     def messages(self) -> str:
@@ -166,7 +169,7 @@ class _Api:
                 "Content-Type": "application/json",
             },
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT_S) as answer:
             return bytes(answer.read())
 
 

@@ -125,7 +125,8 @@ def unframed(reads: Sequence[bytes]) -> Framed:
     for data in reads:
         total += len(data)
         ends.append(total)
-    place, read, chunks, read_of = len(head) + 4, 0, [], []
+    chunks, read_of = list[bytes](), list[int]()
+    place, read = len(head) + 4, 0
     while True:
         line, found, _ = whole[place:].partition(b"\r\n")
         if not found:
