@@ -67,24 +67,28 @@ def held_premises(version: Version) -> Premises | None:
     Raises:
         ConfigError: The tag was written by somebody else, or by another version of specpilot.
     """
-    text, where = version.tags.get(PREMISES_TAG), f"version {version.version}"
+    text = version.tags.get(PREMISES_TAG)
     if text is None:
         return None
     try:
         data = dict(json.loads(text))
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            where, f"its tag {PREMISES_TAG} holds no premises: {error}",
-            "register it again by a study",
-        ) from error  # fmt: skip
-    with reported_at(where):
+        raise _unreadable(version, f"its tag {PREMISES_TAG} holds no premises: {error}") from error
+    with reported_at(_place(version)):
         return Premises.from_dict(data)
 
 
 def version_arm(version: Version) -> Arm | None:
-    """Return the arm that a registered version serves; None where it does not say."""
+    """Return the arm that a registered version serves; None where it does not say.
+
+    Raises:
+        ConfigError: The tag was written by somebody else.
+    """
     text = version.tags.get(ARM_TAG)
-    return None if text is None else from_plain(Arm, json.loads(text))
+    try:
+        return None if text is None else from_plain(Arm, json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise _unreadable(version, f"its tag {ARM_TAG} holds no arm: {error}") from error
 
 
 def incumbent_arm(champion: Version | None) -> Arm | None:
@@ -97,3 +101,11 @@ def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...
     if incumbent is None or incumbent in arms:
         return tuple(arms)
     return (*arms, incumbent)
+
+
+def _unreadable(version: Version, problem: str) -> ConfigError:
+    return ConfigError(_place(version), problem, "register it again by a study")
+
+
+def _place(version: Version) -> str:
+    return f"version {version.version} of '{version.model_name}'"
