@@ -239,7 +239,7 @@ def command(cluster: LocalCluster, *words: str) -> tuple[int, str]:
         env={**cluster.environment(), "RAY_ADDRESS": cluster.gcs_address},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,  # of a test that hangs: on a busy machine a promotion takes minutes
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

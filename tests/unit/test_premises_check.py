@@ -188,6 +188,7 @@ def test_version_of_another_build_of_the_study_is_held_against_that_build(
     ("tags", "says"),
     [
         ({}, "it was not registered by a study"),
+        ({ARM_TAG: '{"depth": 7}'}, "its tag specpilot.arm holds no arm"),
         ({PREMISES_TAG: "no JSON"}, "its tag specpilot.premises holds no premises"),
         ({PREMISES_TAG: '{"driver": "580"}'}, "missing or unknown: board_model, draft_digest, dri"),
     ],
