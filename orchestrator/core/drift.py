@@ -29,8 +29,8 @@ from orchestrator.core.edetector import EDetector, Flags, Floats
 
 BATCH_S = 1200.0
 """Seconds of evidence in a batch, at least. Some 18 are needed for an alarm. With 10 minutes a
-shift of 10 % is found in 5 hours and not 9, but text that stays alike for 3 hours raises 1.8 alarms
-a month and not 0.2 (``infra/bench/watch.py``)."""
+shift of 10 % was found in 5 hours and not 9, but text that stays alike for 3 hours raised 1.8
+alarms a month and not 0.3 (the worlds of ``infra/bench/watch.py``)."""
 MIN_DRAFTS = 1000.0
 """In a batch, at least: some ten answers. At night a batch takes longer."""
 SCALE = 0.05
@@ -86,23 +86,13 @@ class LevelTest:
     @property
     def level(self) -> Floats:
         """Observed / promised of some ten batches, [num]; nan before the first."""
-        return np.divide(
-            self._recent[0],
-            self._recent[1],
-            out=np.full(self._recent.shape[1], np.nan),
-            where=self._recent[1] > 0,
-        )
+        return _ratio(self._recent[0], self._recent[1])
 
     @property
     def allowance(self) -> Floats:
         """Factor that the level may differ by, of the same batches, tolerance included, [num]."""
-        share = np.divide(
-            self._recent[2],
-            self._recent[1],
-            out=np.full(self._recent.shape[1], np.nan),
-            where=self._recent[1] > 0,
-        )
-        return np.asarray(np.exp(share + self._tolerance))
+        allowed = _ratio(self._recent[2], self._recent[1])
+        return np.asarray(np.exp(allowed + self._tolerance))
 
     def update(self, looks: Looks) -> Flags:
         """Take one look; return [num] where an alarm was opened or closed by it."""
@@ -117,7 +107,7 @@ class LevelTest:
             ]
         )
         self._sums += np.where(seen, added, 0.0)
-        full = (self._sums[4] >= BATCH_S) & (self._sums[3] >= MIN_DRAFTS)
+        full: Flags = (self._sums[4] >= BATCH_S) & (self._sums[3] >= MIN_DRAFTS)
         if not full.any():
             return full
         changed = self.detector.feed(self._outside(), full)
@@ -189,7 +179,7 @@ class MixTest:
         self._tokens += tokens
         self._requests += requests
         self._seconds += seconds
-        full = (self._seconds >= DAY_S) & (self._requests >= MIN_REQUESTS)
+        full: Flags = (self._seconds >= DAY_S) & (self._requests >= MIN_REQUESTS)
         full &= self._tokens.sum(axis=1) > 0
         if not full.any():
             return full
@@ -230,6 +220,11 @@ class MixTest:
         self._seconds = np.array(state["seconds"], dtype=float)
         for row, shares in enumerate(state["shares"]):
             self.shares[row] = np.nan if shares is None else shares
+
+
+def _ratio(a: Floats, b: Floats) -> Floats:
+    """Return a / b; nan where there is no b."""
+    return np.asarray(np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0))
 
 
 def _threshold(batch_s: float) -> float:
