@@ -25,6 +25,8 @@ REASON_TAG = "specpilot.promotion_reason"
 SINCE_TAG = "specpilot.serving_since"
 OUTAGE_BEGAN_TAG = "specpilot.promotion_outage_began_utc_s"
 OUTAGE_TAG = "specpilot.promotion_outage_s"
+OUTAGE_NOT_KNOWN = "not known"
+"""Instead of its seconds, where the clock was set back between two processes."""
 PROMISE_TAG = "specpilot.gate.promise"
 """What came of the comparison with the study's interval."""
 SOAK_TAG = "specpilot.gate.soak"
@@ -135,6 +137,8 @@ class PromotionRecord:
             self._registry.set_alias(self._name, CHALLENGER, record.version)
         self.note(record, RECORD_TAG, json.dumps(to_plain(record)))
         self.note(record, REASON_TAG, "under way")
+        if record.mode == "swap":
+            self.note(record, OUTAGE_BEGAN_TAG, "not yet")  # and not when an earlier one's did
         self.done(record, PromotionStep.CHALLENGER)
         self._registry.set_alias(self._name, CHALLENGER, record.version)
 

@@ -12,6 +12,7 @@ from orchestrator.promotion_course import Course
 from orchestrator.promotion_record import (
     CANARY_TAG,
     LIVE_GATES,
+    OUTAGE_NOT_KNOWN,
     OUTAGE_TAG,
     PROMISE_TAG,
     REASON_TAG,
@@ -199,7 +200,9 @@ def _history(version: Version, *, is_champion: bool) -> Sequence[str]:
     if is_champion and CANARY_TAG in tags:
         lines.append(f"canary: {tags[CANARY_TAG]}")
     if is_champion and OUTAGE_TAG in tags:
-        lines.append(f"the outage of its promotion took {tags[OUTAGE_TAG]} s")
+        known = tags[OUTAGE_TAG] != OUTAGE_NOT_KNOWN
+        took = f"took {tags[OUTAGE_TAG]} s" if known else "is not known: the clock was set back"
+        lines.append(f"the outage of its promotion {took}")
     step, told = tags.get(STEP_TAG), tags.get(REASON_TAG)
     if step is not None and step not in ("retired", "failed"):
         lines.append(f"its promotion stands at '{step}': under way, or cut off")

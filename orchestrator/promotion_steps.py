@@ -14,6 +14,7 @@ from orchestrator.production_stage import PromotionSettings, Stage
 from orchestrator.promotion_record import (
     CANARY_TAG,
     OUTAGE_BEGAN_TAG,
+    OUTAGE_NOT_KNOWN,
     OUTAGE_TAG,
     PROMISE_TAG,
     SOAK_TAG,
@@ -51,6 +52,8 @@ class Act:
     soak: Soak | None = None
     throughput: float | None = None
     outage_s: float | None = None
+    outage_began_s: float | None = None
+    """On this process's monotonic clock; None where it did not begin here."""
 
 
 class Steps:
@@ -138,6 +141,7 @@ class Steps:
         assert act.old is not None
         self._say(act, "the outage begins; draining and ending the old version")
         if self._outage_began(act) is None:
+            act.outage_began_s = self._clock.monotonic()
             act.book.note(act.record, OUTAGE_BEGAN_TAG, f"{self._clock.utc_s():.1f}")
         self._stage.declare([act.old])
         if act.record.champion_served:
@@ -213,16 +217,24 @@ class Steps:
         version = act.book.version(act.record.version)
         text = None if version is None else version.tags.get(OUTAGE_BEGAN_TAG)
         try:
-            began = None if text is None else float(text)
+            return None if text is None else float(text)
         except ValueError:
             return None  # a figure in a report, which must not keep production from its way back
-        return began if began is not None and began >= act.record.began_utc_s - 1 else None
 
     def _end_outage(self, act: Act) -> None:
         if act.record.mode != "swap" or not act.record.champion_served:
             return
         began = self._outage_began(act)
-        if began is not None:
-            act.outage_s = max(0.0, self._clock.utc_s() - began)
-            act.book.note(act.record, OUTAGE_TAG, f"{act.outage_s:.1f}")
-            self._say(act, f"the outage took {act.outage_s:.0f} s")
+        if began is None:
+            return
+        now = self._clock.utc_s()
+        if act.outage_began_s is not None:
+            act.outage_s = self._clock.monotonic() - act.outage_began_s
+        elif act.record.began_utc_s - 1 <= began <= now:
+            act.outage_s = now - began
+        if act.outage_s is None:
+            act.book.note(act.record, OUTAGE_TAG, OUTAGE_NOT_KNOWN)
+            self._say(act, "how long the outage took is not known: the clock was set back")
+            return
+        act.book.note(act.record, OUTAGE_TAG, f"{act.outage_s:.1f}")
+        self._say(act, f"the outage took {act.outage_s:.0f} s")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.core.effects import Effect
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.findings import CellEffects, DepthCurve, Findings, TemperatureEffect
+from orchestrator.core.types import Cell
 
 NONE = "-"
 
@@ -56,8 +57,8 @@ def _where(curve: DepthCurve) -> str:
     return f"{rules}, {_cell(curve.cell)}"
 
 
-def _cell(cell: object) -> str:
-    return "over the traffic" if cell is None else str(getattr(cell, "key", cell))
+def _cell(cell: Cell | None) -> str:
+    return "over the traffic" if cell is None else cell.key
 
 
 def _warmer(item: TemperatureEffect) -> str:

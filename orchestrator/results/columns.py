@@ -6,48 +6,39 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["text", "count", "number"]
+"""count: a whole number from 0. number: finite, from 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column that is read."""
-
-    kind: Kind
-    """count: a whole number from 0. number: finite, from 0."""
-    meaning: str
-
-
-COLUMNS: dict[str, Column] = {
-    "engine_build": Column(kind="text", meaning="version of the engine, such as 0.32.0"),
-    "num_speculative_tokens": Column(kind="count", meaning="draft depth; 0 is no speculation"),
-    "draft_sample_method": Column(kind="text", meaning="greedy or probabilistic"),
-    "rejection_sample_method": Column(kind="text", meaning="standard, block or synthetic"),
-    "boot": Column(kind="text", meaning="which boot of the arm"),
-    "node": Column(kind="text", meaning="which board"),
-    "streams": Column(kind="count", meaning="concurrent requests"),
-    "temperature": Column(kind="number", meaning="sampling temperature"),
-    "workload": Column(kind="text", meaning="name of the prompts"),
-    "tokens": Column(kind="count", meaning="output tokens of all streams"),
-    "seconds": Column(kind="number", meaning="length of the window by wall"),
-    "tok_s": Column(kind="number", meaning="output tokens / s of all streams, by wall"),
-    "drafts": Column(kind="count", meaning="growth of the engine's num_drafts"),
-    "draft_tokens": Column(kind="count", meaning="growth of num_draft_tokens"),
-    "accepted": Column(kind="count", meaning="growth of num_accepted_tokens"),
-    "accepted_per_pos": Column(kind="text", meaning="accepted drafts by position, a list"),
-    "acceptance_length": Column(kind="number", meaning="tokens a step, bonus token counted"),
-    "acceptance_rate": Column(kind="number", meaning="accepted / drafted tokens, 0 to 1"),
-    "engine_tokens": Column(kind="number", meaning="growth of the engine's generation_tokens"),
-    "ttft_s": Column(kind="number", meaning="median time to the first token"),
-    "tpot_s": Column(kind="number", meaning="median time per output token"),
-    "requests": Column(kind="count", meaning="requests that were made"),
-    "failed": Column(kind="count", meaning="requests that failed"),
-    "runs": Column(kind="count", meaning="runs that the row is the mean of; empty is one"),
-    "config": Column(kind="text", meaning="somebody's own name of the arm; not used"),
-    "note": Column(kind="text", meaning="free text; not used"),
+COLUMNS: dict[str, Kind] = {
+    "engine_build": "text",
+    "num_speculative_tokens": "count",
+    "draft_sample_method": "text",
+    "rejection_sample_method": "text",
+    "boot": "text",
+    "node": "text",
+    "streams": "count",
+    "temperature": "number",
+    "workload": "text",
+    "tokens": "count",
+    "seconds": "number",
+    "tok_s": "number",
+    "drafts": "count",
+    "draft_tokens": "count",
+    "accepted": "count",
+    "accepted_per_pos": "text",
+    "acceptance_length": "number",
+    "acceptance_rate": "number",
+    "engine_tokens": "number",
+    "ttft_s": "number",
+    "tpot_s": "number",
+    "requests": "count",
+    "failed": "count",
+    "runs": "count",
+    "config": "text",
+    "note": "text",
 }
 """Besides these: p0, p1, ... accepted drafts by position, as an alternative to the list."""
 
@@ -111,7 +102,7 @@ def value_of(row: Mapping[str, object], name: str) -> tuple[object, str | None]:
         raw = raw.strip()
     if raw is None or raw in ("", "-", "NA", "N/A", "null", "None"):
         return None, None
-    kind: Kind = "count" if name not in COLUMNS else COLUMNS[name].kind
+    kind: Kind = COLUMNS.get(name, "count")
     if kind == "text":
         return _text(raw, name)
     return _number(raw, name, kind)

@@ -12,8 +12,16 @@ from promotion_scene import MODEL, Fuse, Killed, Scene, Wire, kept
 
 from orchestrator.errors import OrchestratorError, PromotionError, TransientError
 from orchestrator.fakes.production import FakeProduction
+from orchestrator.fakes.world import FakeClock
 from orchestrator.ports import Version
-from orchestrator.promotion_record import CHAMPION, PREVIOUS, REASON_TAG
+from orchestrator.promotion_record import (
+    CHAMPION,
+    OUTAGE_NOT_KNOWN,
+    OUTAGE_TAG,
+    PREVIOUS,
+    REASON_TAG,
+)
+from orchestrator.promotion_steps import Measurement
 
 FAULTS = ("kill before", "kill after", "fail before", "fail after", "fail long", "die")
 
@@ -213,3 +221,53 @@ def test_random_commands_with_random_faults_end_in_one_version_whole(seed: int) 
         assert world.run(roll_back(world, aliases[PREVIOUS]), Fuse()) is None
         world.require_whole()
         assert world.scene.aliases()[CHAMPION] == aliases[PREVIOUS]
+
+
+class JumpingClock(FakeClock):
+    """A wall clock that somebody sets."""
+
+    offset_s = 0.0
+
+    def utc_s(self) -> float:
+        return super().utc_s() + self.offset_s
+
+
+def swap_with(clock: JumpingClock) -> tuple[World, Version]:
+    world = World(capacity=1)
+    world.scene.clock = clock
+    world.scene.register(3)
+    world.scene.promote(world.newest())
+    world.scene.register(7)
+    return world, world.newest()
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_outage_is_measured_though_the_clock_is_set_meanwhile(jump_s: float) -> None:
+    clock = JumpingClock()
+    world, version = swap_with(clock)
+
+    def measure(on: Version) -> Measurement:
+        clock.sleep(40.0)
+        clock.offset_s = jump_s
+        return kept()(on)
+
+    done = world.scene.promoter().promote(version, measure=measure, allow_outage=True)
+
+    assert done.outage_s == pytest.approx(42, abs=3)
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, -86400.0 * 365])
+def test_outage_that_began_before_the_clock_was_set_back_is_not_known(jump_s: float) -> None:
+    for at in range(num_calls("swap")):
+        clock = JumpingClock()
+        world, version = swap_with(clock)
+        world.run(promote(world, version.version), Fuse(at=at, fault="kill after"))
+        if world.scene.step(version) != "stopped":
+            continue
+        clock.offset_s = jump_s
+
+        assert world.run(promote(world, version.version), Fuse()) is None
+
+        assert world.scene.tag(version, OUTAGE_TAG) == OUTAGE_NOT_KNOWN
+        return
+    raise AssertionError("no kill left the outage open")
