@@ -49,8 +49,11 @@ def _incomparable(
     champion: Version, config: StudyConfig, premises_by_build: Mapping[str, Premises]
 ) -> tuple[str, ...]:
     """Return why a champion is no arm of a study with these premises; empty when it is one."""
-    held = held_premises(champion)
-    if held is None or version_arm(champion) is None:
+    try:
+        held, arm = held_premises(champion), version_arm(champion)
+    except ConfigError as error:
+        return (error.problem,)
+    if held is None or arm is None:
         return ("it was not registered by a study",)
     basis = premises_by_build.get(held.engine_build, premises_by_build[config.engine.build])
     # The champion is measured again beside the others, so only what it is counts, not how it was

@@ -8,7 +8,7 @@ from typing import Literal
 from orchestrator.core.conclusions import Judged, compare_keys, judge, premises_gate
 from orchestrator.core.premises import SERVED, Compared, compare
 from orchestrator.core.promotion import Gate
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, MeasurementError
 from orchestrator.incumbent import held_premises, version_arm
 from orchestrator.ports import Version
 from orchestrator.prepare import Prepared, world
@@ -74,3 +74,21 @@ def gate(version: Version, prepared: Prepared) -> Gate:
     held = held_premises(version)
     build = prepared.config.engine.build if held is None else held.engine_build
     return premises_gate(held, world(prepared, build), version_arm(version))
+
+
+def stale_premises(checked: Checked) -> tuple[str, ...]:
+    """Return a sentence for each changed premise that makes a conclusion stale.
+
+    Raises:
+        MeasurementError: Nothing can be said of the version.
+    """
+    if checked.fault is not None:
+        raise MeasurementError(f"version {checked.version.version}: {checked.fault}")
+    stands_on = {
+        item: [judged.conclusion.value for judged in checked.judged if item in judged.because]
+        for item in checked.compared
+        if item.state == "changed"
+    }
+    return tuple(
+        f"{item.sentence}; stale: {', '.join(names)}" for item, names in stands_on.items() if names
+    )

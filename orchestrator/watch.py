@@ -7,7 +7,7 @@ nothing of it. Findings that the tracker does not take are told again at the nex
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,8 +15,6 @@ from typing import Any
 
 from orchestrator.core.cell_promises import CellPromises
 from orchestrator.core.codec import from_plain, to_plain
-from orchestrator.core.premises import Premises, differences
-from orchestrator.errors import MeasurementError
 from orchestrator.events import Emit
 from orchestrator.incumbent import PREMISES_TAG
 from orchestrator.ports import Clock, Registry, Version
@@ -52,7 +50,8 @@ class Watcher:
         registry: Where the champion stands.
         production: What serves.
         findings: Where findings are kept.
-        premises_now: Returns the premises of the study's file as it is now, by engine build.
+        stale: Returns a sentence for each changed premise that a conclusion of the version's
+            study stands on.
         clock: Time.
         say: Told what happens.
     """
@@ -64,14 +63,14 @@ class Watcher:
         registry: Registry,
         production: Watched,
         findings: Findings,
-        premises_now: Callable[[], Mapping[str, Premises]],
+        stale: Callable[[Version], Sequence[str]],
         clock: Clock,
         say: Emit,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._findings = findings
-        self._premises_now = premises_now
+        self._stale = stale
         self._clock = clock
         self._say = say
         self._troubles = Troubles(say)
@@ -218,15 +217,6 @@ class Watcher:
             self._close(key, "it holds again")
         for sentence in stale:
             self._found(sentence, "premise", sentence)
-
-    def _stale(self, version: Version) -> tuple[str, ...]:
-        try:
-            held = Premises.from_dict(json.loads(version.tags[PREMISES_TAG]))
-        except (TypeError, ValueError) as error:
-            raise MeasurementError(f"its tag {PREMISES_TAG} is no record: {error}") from error
-        by_build = self._premises_now()
-        now = by_build.get(held.engine_build, next(iter(by_build.values())))
-        return differences(held, now)
 
     def _found(self, key: str, kind: str, sentence: str) -> None:
         if key in self._open or self._version is None:

@@ -80,6 +80,7 @@ class Intervals:
         """Moment and exposition of the last look."""
         self._pending: list[Interval] = []
         self._requests: list[RecordedRequest] = []
+        self._router: str | None = None
         self._cursor = 0
 
     def read(self, app: str, now_s: float) -> list[tuple[Interval, tuple[RecordedRequest, ...]]]:
@@ -159,12 +160,12 @@ class Intervals:
         )
         if page is None:
             return False
-        if page.next < self._cursor:
+        if self._router not in (None, page.router):
             # A router that was restarted has none of the requests of the intervals that wait.
             self._pending, self._requests = [], []
         elif page.lost:
             self._drop_before(page)
-        self._cursor = page.next
+        self._router, self._cursor = page.router, page.next
         self._requests += page.requests
         return True
 

@@ -17,7 +17,7 @@ class RecordedRequest:
     ended_at: float
     temperature: float | None
     """None where the request stated none."""
-    streams: int
+    streams_at_start: int
     """Requests under way when it began, itself included."""
     output_tokens: int | None
     """None where the answer did not say, as when the client broke it off."""
@@ -28,8 +28,10 @@ class RecordedRequest:
 class RequestPage:
     """The requests that ended since an earlier page."""
 
+    router: str
+    """Another one where the router began anew, and knows nothing of the requests before."""
     next: int
-    """Where the page after this one begins; smaller than before where the router began anew."""
+    """Where the page after this one begins."""
     lost: int
     """Requests that ended in between and that the router no longer has."""
     requests: tuple[RecordedRequest, ...]

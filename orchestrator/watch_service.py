@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from orchestrator.adapters.generation_config import generation_defaults
 from orchestrator.adapters.watch_file import WatchFile
 from orchestrator.cluster import join_ray
 from orchestrator.config import StudyConfig, load_config
-from orchestrator.core.premises import Premises
 from orchestrator.errors import ConfigError
 from orchestrator.events import Printer
-from orchestrator.prepare import Prepared, premises, prepare, resolve
+from orchestrator.ports import Version
+from orchestrator.premises_check import check, stale_premises
+from orchestrator.prepare import Prepared, prepare, resolve
 from orchestrator.traffic import ProfileSettings, profile, profile_lines, profile_weights
 from orchestrator.watch import Watcher, WatchSettings
 from orchestrator.watch_evidence import logged
@@ -78,7 +78,7 @@ def watch(config: StudyConfig, options: WatchOptions) -> int:
             registry=compose.registry(config),
             production=production,
             findings=compose.findings(config),
-            premises_now=lambda: _premises_now(options),
+            stale=lambda version: _stale(version, options),
             clock=clock,
             say=printer.say,
         )
@@ -144,7 +144,7 @@ def default_temperature(config: StudyConfig) -> float:
     return generation_defaults(target, engine.args, engine_build=engine.build).temperature
 
 
-def _premises_now(options: WatchOptions) -> Mapping[str, Premises]:
-    """Return the premises of the study's file as it and its models are now."""
+def _stale(version: Version, options: WatchOptions) -> tuple[str, ...]:
+    """Return which premises have changed by the study's file and its models as they are now."""
     prepared = prepare(load_config(options.study, options.overrides), models_must_exist=True)
-    return {build: premises(prepared, build) for build in prepared.config.engine.build_names}
+    return stale_premises(check(version, prepared))

@@ -17,7 +17,8 @@ from typing import Any
 
 from infra.local.cluster import LocalCluster
 from infra.local.processes import tagged
-from orchestrator.adapters.mlflow_tracker import MlflowRegistry, MlflowTracker
+from orchestrator.adapters.mlflow_registry import MlflowRegistry
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.serve_production import production_state
 from orchestrator.compose import engine_spec
 from orchestrator.config import StudyConfig, load_config

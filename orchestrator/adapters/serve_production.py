@@ -233,11 +233,12 @@ def request_page(data: Any) -> RequestPage:
     """
     try:
         return RequestPage(
-            next=int(data["next"]),
+            router=str(data["boot"]),
+            next=int(data["last"]),
             lost=int(data["lost"]),
             requests=tuple(
                 from_plain(RecordedRequest, {name: item[name] for name in _REQUEST_FIELDS})
-                for item in data["requests"]
+                for item in data["records"]
             ),
         )
     except (KeyError, TypeError, ValueError) as error:

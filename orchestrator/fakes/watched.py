@@ -31,6 +31,7 @@ class FakeWatched:
         """Whether neither engine nor router answers."""
         self._clock = clock
         self._boot = 1
+        self._router = 1
         self._drafts = self._tokens = 0.0
         self._requests: list[RecordedRequest] = []
         self._forgotten = 0
@@ -51,7 +52,7 @@ class FakeWatched:
                     started_at=start_s,
                     ended_at=start_s + answer_s,
                     temperature=self.temperature,
-                    streams=streams,
+                    streams_at_start=streams,
                     output_tokens=round(answer_s / self.step_s * self.length),
                     prompt_tokens=100,
                 )
@@ -66,6 +67,7 @@ class FakeWatched:
         """Let the router forget what it has recorded, and count from 0."""
         self._requests.clear()
         self._forgotten = 0
+        self._router += 1
 
     def forget(self, keep: int) -> None:
         """Let the router keep the last so many requests only."""
@@ -112,8 +114,9 @@ class FakeWatched:
         """
         self._require_answer()
         end = self._forgotten + len(self._requests)
-        first = max(after, self._forgotten)
+        first = max(after if after <= end else 0, self._forgotten)
         return RequestPage(
+            router=f"router-{self._router}",
             next=end,
             lost=max(0, first - after),
             requests=tuple(self._requests[first - self._forgotten :]),

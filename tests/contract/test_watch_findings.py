@@ -16,6 +16,7 @@ from orchestrator.errors import TransientError
 from orchestrator.fakes.watched import FakeFindings, FakeWatched
 from orchestrator.fakes.world import FakeClock
 from orchestrator.watch_ports import Findings, WatchFinding
+from serve_apps.router.records import Records, Tally
 
 pytestmark = [
     # The tables take up to half a minute on two busy cores.
@@ -118,23 +119,30 @@ def test_requests_come_in_pages_and_lost_ones_are_counted() -> None:
     assert (late.next, late.lost, len(late.requests)) == (second.next, 4, 2)
 
     production.restart_router()
-    assert production.requests(second.next).next < second.next
+    anew = production.requests(second.next)
+    assert (anew.next, anew.lost, anew.router == second.router) == (0, 0, False)
 
 
 def test_answer_of_the_router_is_read_whole_or_not_at_all() -> None:
-    item = {
-        "started_at": 1,
-        "ended_at": 2.5,
-        "temperature": None,
-        "streams": 3,
-        "output_tokens": None,
-        "prompt_tokens": 7,
-    }
-    page = request_page({"next": 4, "lost": 1, "requests": [{**item, "app": "more"}]})
-    assert (page.next, page.lost, page.requests[0].ended_at) == (4, 1, 2.5)
-    assert page.requests[0].temperature is None
+    records = Records(limit=1)
+    for ended_at in (2.0, 2.5):
+        records.add(
+            started_at=1.0,
+            ended_at=ended_at,
+            temperature=None,
+            streams_at_start=3,
+            tokens=Tally("text/event-stream").tokens(),
+        )
 
-    del item["streams"]
-    for broken in ({}, {"next": 1, "lost": 0, "requests": [item]}, None):
+    page = request_page(records.since(0))
+
+    assert (page.next, page.lost, page.requests[0].ended_at) == (2, 1, 2.5)
+    assert page.requests[0].temperature is None
+    assert page.router == request_page(records.since(2)).router
+    assert page.router != request_page(Records().since(0)).router
+
+    cut = records.since(0)
+    del cut["records"][0]["streams_at_start"]
+    for broken in ({}, cut, None):
         with pytest.raises(TransientError, match="cannot be read"):
             request_page(broken)

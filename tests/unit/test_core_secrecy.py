@@ -107,6 +107,8 @@ def test_redacted_data_keeps_names_nulls_and_forms() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "tokens: within the window the engine generated 369 tokens and the client received 358",
+        "tokens: the client counted no output tokens in the window",
         *('{"a":  1, "prompt_tokens": null}', "12.5 ms a token, 3 tokens", "[1,  NaN]"),
         *("num_tokens: [1, 2], bos_token_id=1, use_token=True", "node.engine_token: no board"),
         "http://mlflow:5000/#/experiments/1/runs/00112233445566778899aabbccddeeff",

@@ -123,8 +123,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "watch_loop": {"events", "watch"},
     "watch_service": {
-        *("adapters", "cluster", "compose", "config", "core", "errors", "events", "prepare"),
-        *("traffic", "watch", "watch_evidence", "watch_loop", "watch_ports"),
+        *("adapters", "cluster", "compose", "config", "errors", "events", "ports", "prepare"),
+        *("premises_check", "traffic", "watch", "watch_evidence", "watch_loop", "watch_ports"),
     },
     "commands": {
         *("adapters", "cluster", "compose", "conduct", "config", "core", "delivery", "errors"),

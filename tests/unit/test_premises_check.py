@@ -14,12 +14,12 @@ from orchestrator import cli, commands, compose
 from orchestrator.config import CONF_DIR, StudyConfig, load_config
 from orchestrator.core.codec import to_plain
 from orchestrator.core.types import Arm
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, MeasurementError
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.fakes.tracker import FakeRegistry
 from orchestrator.incumbent import ARM_TAG, PREMISES_TAG, comparable_champion, held_premises
 from orchestrator.ports import Version
-from orchestrator.premises_check import Checked, check, gate
+from orchestrator.premises_check import Checked, check, gate, stale_premises
 from orchestrator.premises_report import format_check, format_short
 from orchestrator.prepare import premises, premises_by_build, prepare, world
 from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS
@@ -116,6 +116,8 @@ def test_changed_workload_leaves_capacity_and_proof(
     found = checked(version, inputs)
 
     assert of_state(found, "stands") == {"kv", "lossless", "answers", "outage"}
+    (sentence,) = stale_premises(found)
+    assert sentence.endswith("; stale: speed, draft_rule, rejection_rule, promise")
     assert not found.is_incomparable
     assert [line.split(" is stale: ")[0] for line in format_short(CHAMPION, found)] == [
         "premises of the champion: not all hold; `premises` says more",
@@ -188,9 +190,9 @@ def test_version_of_another_build_of_the_study_is_held_against_that_build(
     ("tags", "says"),
     [
         ({}, "it was not registered by a study"),
-        ({ARM_TAG: '{"depth": 7}'}, "its tag specpilot.arm holds no arm"),
-        ({PREMISES_TAG: "no JSON"}, "its tag specpilot.premises holds no premises"),
-        ({PREMISES_TAG: '{"driver": "580"}'}, "missing or unknown: board_model, draft_digest, dri"),
+        ({ARM_TAG: '{"depth": 7}'}, "its tag specpilot.arm is no arm"),
+        ({PREMISES_TAG: "no JSON"}, "its tag specpilot.premises is no premises"),
+        ({PREMISES_TAG: '{"driver": "580"}'}, "unknown field 'driver'"),
     ],
 )
 def test_version_that_does_not_say_what_it_stands_on_is_named(
@@ -203,6 +205,8 @@ def test_version_that_does_not_say_what_it_stands_on_is_named(
     assert found.state == "unknown"
     assert found.fault is not None
     assert says in found.fault
+    with pytest.raises(MeasurementError, match="version 1: "):
+        stale_premises(found)
     assert says in format_check(CHAMPION, found)[1]
     assert says in format_short(CHAMPION, found)[0]
 

@@ -23,7 +23,7 @@ def request(
         started_at=start,
         ended_at=end,
         temperature=temperature,
-        streams=1,
+        streams_at_start=1,
         output_tokens=tokens,
         prompt_tokens=10,
     )

@@ -10,12 +10,13 @@ from core_samples import BUILD, make_arm
 
 from orchestrator.core.cell_promises import CellPromise, CellPromises, Level
 from orchestrator.core.codec import to_plain
-from orchestrator.core.premises import Premises
+from orchestrator.core.premises import Premises, differences
 from orchestrator.core.types import Cell
 from orchestrator.fakes.tracker import FakeRegistry
 from orchestrator.fakes.watched import FakeFindings, FakeWatched
 from orchestrator.fakes.world import FakeClock
-from orchestrator.incumbent import PREMISES_TAG
+from orchestrator.incumbent import PREMISES_TAG, held_premises
+from orchestrator.ports import Version
 from orchestrator.promotion_record import CELLS_TAG, CHAMPION
 from orchestrator.watch import Watcher, WatchSettings
 
@@ -79,10 +80,15 @@ class Scene:
             registry=self.registry,
             production=self.production,
             findings=self.findings,
-            premises_now=lambda: self.premises,
+            stale=self.stale,
             clock=self.clock,
             say=self.said.append,
         )
+
+    def stale(self, version: Version) -> tuple[str, ...]:
+        held = held_premises(version)
+        assert held is not None
+        return differences(held, self.premises[held.engine_build])
 
     def again(self) -> None:
         """End the watcher, and start another one on its state."""
