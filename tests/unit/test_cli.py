@@ -91,6 +91,7 @@ def test_plan_of_the_demo_says_what_it_would_do(
     assert not state_dir.exists()
 
 
+@pytest.mark.timeout(300)  # some hundred studies are simulated, on whatever the machine has left
 def test_plan_of_qwen_works_without_its_models(capsys: Captured) -> None:
     assert cli.main(["plan", QWEN]) == 0
 
