@@ -12,6 +12,7 @@ from core_samples import make_arm, make_boots
 from promotion_scene import Scene
 
 from orchestrator import delivery
+from orchestrator.compose import engine_spec
 from orchestrator.config import CONF_DIR, StudyConfig, load_config
 from orchestrator.core.codec import to_plain
 from orchestrator.core.takeover import PromotionStep, TakeOver
@@ -59,7 +60,8 @@ def register(scene: Scene, config: StudyConfig, *, has_premises: bool = True) ->
     if has_premises:
         tags[ARM_TAG] = json.dumps(to_plain(ARM))
         tags[PREMISES_TAG] = json.dumps(held.to_dict())
-    return scene.registry.create_version(MODEL, "run", {"depth": 7}, tags)
+    spec = engine_spec(config, ARM, "specpilot").to_dict()
+    return scene.registry.create_version(MODEL, "run", spec, tags)
 
 
 def tools(scene: Scene, inputs: list[str], *overrides: str) -> Delivery:
