@@ -14,6 +14,7 @@ from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig,
 from orchestrator.core.build_space import build_all_arms
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises, World
+from orchestrator.core.proof import budget_note
 from orchestrator.core.sampling import SamplingDefaults, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
@@ -89,6 +90,7 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     )
     notes += left_out
     notes += _interpreters(config, must_exist=models_must_exist)
+    notes += _proof_budget(config)
     return Prepared(
         config=config,
         arms=arms,
@@ -124,6 +126,12 @@ def _interpreters(config: StudyConfig, *, must_exist: bool) -> list[str]:
             raise ConfigError(where, problem, "build the engine or correct the path")
         notes.append(f"{where}: {problem}; not checked")
     return notes
+
+
+def _proof_budget(config: StudyConfig) -> list[str]:
+    proof = config.proof
+    note = budget_note(displacement=proof.displacement, max_tokens=proof.max_tokens)
+    return [] if note is None or proof.lossless == "skipped" else [note]
 
 
 def _with_client_default(

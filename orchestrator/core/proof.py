@@ -25,6 +25,30 @@ Demand = Literal["required", "reported", "skipped"]
 does. ``skipped``: not looked at."""
 
 
+TOKENS_AT_ONE_PERCENT = 32_036
+"""Output tokens after which the audit, which needs the fewest, excludes 1 % of displaced tokens
+with 95 % power at an error of 0.001; measured by ``make bench-lossless``."""
+
+
+def budget_note(*, displacement: float, max_tokens: int) -> str | None:
+    """Return that a proof's budget is too small for what a pass must exclude; None where it is not.
+
+    What a test sees goes with the square root of the tokens.
+
+    Args:
+        displacement: Share of displaced tokens that a pass excludes, 0 to 1.
+        max_tokens: Output tokens of the arm, at least 1.
+    """
+    needed = round(TOKENS_AT_ONE_PERCENT * (0.01 / displacement) ** 2)
+    if max_tokens >= needed:
+        return None
+    return (
+        f"proof.max_tokens={max_tokens:,} is too few to show that less than {displacement:.2%} of "
+        f"the tokens are displaced (proof.displacement): some {needed:,} are needed under the "
+        "audit, and 2.6 times as many without it"
+    )
+
+
 def proof_arms(
     choice: Choice | None, arms: Sequence[Arm], reference: Arm | None
 ) -> tuple[Arm, ...]:

@@ -2,9 +2,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from core_samples import BASELINE, make_arm, make_boot
 
-from orchestrator.core.proof import MAX_ATTEMPTS, next_proof, proof_arms, proof_of
+from orchestrator.config_proof import ProofConfig
+from orchestrator.core.proof import (
+    MAX_ATTEMPTS,
+    budget_note,
+    next_proof,
+    proof_arms,
+    proof_of,
+)
 from orchestrator.core.race_state import Choice
 from orchestrator.core.types import Arm, Boot, BootStatus, Proof
 
@@ -60,3 +68,29 @@ def test_proof_of_an_arm_is_its_boot_that_ended_well() -> None:
     assert proof_of(BEST, [good, failed]) is good
     assert proof_of(BEST, [failed]) is failed
     assert proof_of(OTHER, [failed, good]) is None
+
+
+@pytest.mark.parametrize(
+    ("displacement", "max_tokens", "needed"),
+    [
+        (0.01, 200_000, None),
+        (0.01, 32_036, None),
+        (0.01, 32_035, "some 32,036 are"),
+        (0.05, 8_000, None),
+        (0.05, 1_000, "some 1,281 are"),
+        (0.001, 200_000, "some 3,203,600 are"),
+    ],
+)
+def test_budget_that_shows_nothing_is_told(
+    displacement: float, max_tokens: int, needed: str | None
+) -> None:
+    note = budget_note(displacement=displacement, max_tokens=max_tokens)
+
+    assert (note is None) == (needed is None)
+    assert needed is None or needed in str(note)
+
+
+def test_defaults_of_the_proof_show_what_they_ask_for() -> None:
+    proof = ProofConfig()
+
+    assert budget_note(displacement=proof.displacement, max_tokens=proof.max_tokens) is None
