@@ -82,7 +82,7 @@ class ProofBoots:
             return None
         arm = next_proof(
             proof_arms(choice, question.arms, question.reference),
-            ended=self._ended,
+            ended=self._proofs.boots,
             lost=self._lost,
             running=tuple(self._running.values()),
         )

@@ -90,6 +90,11 @@ class Proofs:
     """The boots that were measured, to see that what was proved is what was raced."""
     demands: ProofDemands = field(default_factory=ProofDemands)
 
+    def __post_init__(self) -> None:
+        """Count a boot that was not what was raced as one that failed: it proves nothing."""
+        boots = tuple(_as_raced(boot, self.raced) for boot in self.boots)
+        object.__setattr__(self, "boots", boots)
+
     def gates(self, arm: Arm) -> tuple[Gate, Gate]:
         """Ask both gates of an arm."""
         demands = self.demands
@@ -157,7 +162,8 @@ class Proofs:
         if control is None or control.status is not BootStatus.OK:
             return None
         for boot in self.boots:
-            if boot.arm == arm and boot.status is BootStatus.FAILED and not self._differing(boot):
+            is_same = not _differing(boot, self.raced)
+            if boot.arm == arm and boot.status is BootStatus.FAILED and is_same:
                 alive = replace(boot, status=BootStatus.OK)
                 gate = _Looked(boot=alive, control=control, demands=self.demands).lossless(True)
                 if gate.passed is False:
@@ -189,25 +195,32 @@ class Proofs:
                 return f"there is no proof boot of {whose}{lost}"
             if one.status is not BootStatus.OK:
                 return f"the proof boot of {whose} {one.status.value}: {one.reason}"
-            differing = self._differing(one)
-            if differing:
-                return f"the proof boot of {whose} ran with another {', '.join(differing)}"
         return None
 
-    def _differing(self, boot: Boot) -> list[str]:
-        """Return the sections of the fingerprint in which a proof boot is not what was raced."""
-        others = [
-            item
-            for item in self.raced
-            if item.arm == boot.arm and item.sections and item.status is BootStatus.OK
-        ]
-        if not boot.sections or not others:
-            return []
-        return [
-            name
-            for name in SAME
-            if all(boot.sections.get(name) != other.sections.get(name) for other in others)
-        ]
+
+def _as_raced(boot: Boot, raced: Sequence[Boot]) -> Boot:
+    """Return a proof boot, as failed where it ended well and was not what was raced."""
+    differing = _differing(boot, raced)
+    if not differing or boot.status is not BootStatus.OK:
+        return boot
+    reason = f"it ran with another {', '.join(differing)} than was raced"
+    return replace(boot, status=BootStatus.FAILED, reason=reason)
+
+
+def _differing(boot: Boot, raced: Sequence[Boot]) -> list[str]:
+    """Return the sections of the fingerprint in which a proof boot is not what was raced."""
+    others = [
+        item
+        for item in raced
+        if item.arm == boot.arm and item.sections and item.status is BootStatus.OK
+    ]
+    if not boot.sections or not others:
+        return []
+    return [
+        name
+        for name in SAME
+        if all(boot.sections.get(name) != other.sections.get(name) for other in others)
+    ]
 
 
 def _rules(arm: Arm) -> tuple[str, str | None, str | None]:
