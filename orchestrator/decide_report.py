@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.findings_text import findings_lines
 from orchestrator.core.promotion import Gate
-from orchestrator.report import NONE, WIDTH, format_verdict
+from orchestrator.report import NONE, WIDTH, format_verdict, table, wrapped
 from orchestrator.results.question import Answer, CellLine, Outcome, Place
 
 _HEADLINES: dict[Outcome, str] = {
@@ -39,7 +39,7 @@ def format_answers(
     lines += [line for text in doubts for line in _item(text)]
     if len(answers) > 1:
         builds = ", ".join(answer.engine_build for answer in answers)
-        lines += _wrapped(
+        lines += wrapped(
             f"{len(answers)} engine builds ({builds}): their numbers are neither pooled nor ranked "
             "together, whatever they show; each has an answer of its own."
         )
@@ -108,7 +108,7 @@ def _answer(answer: Answer) -> Iterator[str]:
         yield from format_verdict(answer.verdict)[1:]
     else:
         for sentence in answer.sentences:
-            yield from _wrapped(sentence)
+            yield from wrapped(sentence)
         yield ""
         yield from _ranking(answer)
     yield ""
@@ -134,10 +134,10 @@ def _ranking(answer: Answer) -> Iterator[str]:
     against = "" if reference is None else f" against {reference.label}"
     header = ["arm", "ms/token", f"times as fast{against}", "boots", "rows"]
     rows = [_place(place) for place in answer.ranking]
-    yield from _table(header, rows)
+    yield from table(header, rows)
     if answer.weights:
         shares = ", ".join(f"{cell.key} {share:.0%}" for cell, share in answer.weights.items())
-        yield from _wrapped(f"ms/token: streams / (tokens / s), mean over the cells {shares}")
+        yield from wrapped(f"ms/token: streams / (tokens / s), mean over the cells {shares}")
 
 
 def _place(place: Place) -> list[str]:
@@ -162,7 +162,7 @@ def _cells(lines: Sequence[CellLine]) -> Iterator[str]:
             NONE if bounds is None else f"{bounds[0]:.2f} to {bounds[1]:.2f}",
         ]
         rows.append([*row, *([_length(line)] if has_lengths else [])])
-    yield from _table([*header, *(["accepted"] if has_lengths else [])], rows)
+    yield from table([*header, *(["accepted"] if has_lengths else [])], rows)
     yield "tok/s: of the mean seconds per token; boots as observations; each interval by itself"
 
 
@@ -199,7 +199,7 @@ def _gates(answer: Answer) -> Iterator[str]:
     if unknown and answer.outcome == "winner":
         names = ", ".join(gate.name for gate in unknown)
         yield ""
-        yield from _wrapped(
+        yield from wrapped(
             f"A promotion also asks what files cannot answer: {names}. A study asks it."
         )
 
@@ -220,16 +220,3 @@ def _item(text: str) -> list[str]:
     return textwrap.wrap(
         text, WIDTH, break_on_hyphens=False, initial_indent="- ", subsequent_indent="  "
     )
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, subsequent_indent="  ")
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    columns = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    rule = ["-" * width for width in columns]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, columns, strict=True)).rstrip()
-        for row in (header, rule, *rows)
-    ]
