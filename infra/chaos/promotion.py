@@ -23,7 +23,7 @@ from orchestrator.config import load_config
 from orchestrator.core.promise import Expected
 from orchestrator.core.takeover import PromotionStep
 from orchestrator.ports import Version
-from orchestrator.promotion_record import REASON_TAG
+from orchestrator.promotion_record import REASON_TAG, STEP_TAG
 
 STUDY = Path("conf/study/demo.yaml")
 STAND_IN = "serve_apps.engine.fake"
@@ -61,13 +61,15 @@ class Row:
     may_fail: bool
     """Whether the fault ends streams that were under way: the process that carried them died."""
     note: str
+    lacks: str = ""
+    """What else must have come of it and did not."""
 
     @property
     def is_right(self) -> bool:
         """Whether production is what it must be, and clients got what they could."""
         is_served = self.champion is not None and self.whole_s is not None
         is_whole = is_served and self.champion == self.expected
-        return is_whole and (self.may_fail or self.tally.num_bad == 0)
+        return is_whole and not self.lacks and (self.may_fail or self.tally.num_bad == 0)
 
     def line(self) -> str:
         """Return one line of the table."""
@@ -75,7 +77,7 @@ class Row:
         return (
             f"{'ok' if self.is_right else 'WRONG':<6}{self.scenario:<52}"
             f"champion v{self.champion}, whole after {after:<7} {self.tally.words()}"
-            f"{': ' + self.note if self.note else ''}"
+            f"{': ' + self.note if self.note else ''}{'; ' + self.lacks if self.lacks else ''}"
         )
 
 
@@ -175,7 +177,9 @@ class Scenarios:
         """Wait until the step is recorded, or a later one."""
         later = [item.value for item in list(PromotionStep)[list(PromotionStep).index(step) :]]
         deadline = time.monotonic() + 300
-        while self._site.step(version) not in later and time.monotonic() < deadline:
+        while self._site.step(version) not in later:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"version {version.version} does not come to '{step}'")
             time.sleep(0.02)
 
     def _row(
@@ -209,9 +213,9 @@ class Scenarios:
     def _with_reason(self, row: Row, version: Version) -> Row:
         found = self._site.registry.by_number(self._site.model, version.version)
         reason = "" if found is None else found.tags.get(REASON_TAG, "")
-        return replace(
-            row, note=reason.splitlines()[0][:150] if reason else "no reason is recorded"
-        )
+        is_told = bool(reason) and found is not None and found.tags.get(STEP_TAG) == "failed"
+        lacks = "" if is_told else "no failed promotion stands on the version"
+        return replace(row, note=reason.partition("\n")[0][:150], lacks=lacks)
 
 
 def main() -> int:

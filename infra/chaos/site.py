@@ -26,7 +26,9 @@ from orchestrator.core.codec import to_plain
 from orchestrator.core.promise import Expected, Promise
 from orchestrator.core.types import Arm
 from orchestrator.delivery import EVIDENCE_TAG, heaviest
+from orchestrator.incumbent import ARM_TAG, PREMISES_TAG
 from orchestrator.ports import Version
+from orchestrator.prepare import premises, prepare
 from orchestrator.production_stage import app_name
 from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, STEP_TAG
 
@@ -73,6 +75,8 @@ class Site:
             draft_sample_method="probabilistic",
             rejection_sample_method="block",
         )
+        with _environment("SPECPILOT_STATE_DIR", str(self.cluster.state_dir)):
+            held = premises(prepare(self.config, models_must_exist=True))
         promise = Promise(
             arm=arm,
             cell=heaviest(self.config),
@@ -96,6 +100,8 @@ class Site:
             },
             {
                 EVIDENCE_TAG: json.dumps(to_plain(promise)),
+                ARM_TAG: json.dumps(to_plain(arm)),
+                PREMISES_TAG: json.dumps(held.to_dict()),
                 "specpilot.gate.better": "passed",
                 "specpilot.gate_reason.better": "by hand",
                 BOOT_TIME_TAG: "2.0",
@@ -182,7 +188,10 @@ class Site:
     def kill_router(self) -> bool:
         """SIGKILL the router's replica; return whether there was one."""
         name = f"ServeReplica:{self.config.production.name}:Router"
-        return _kill([pid for pid in _every() if name in _command_line(pid)])
+        # A replica's title stands where its environment was, so that it is found by its raylet.
+        own = {*tagged(self.cluster.tag)}
+        replicas = [pid for pid in _every() if name in _command_line(pid)]
+        return _kill([pid for pid in replicas if own & {*_ancestors(pid)}])
 
     def kill_engine(self, version: int) -> bool:
         """SIGKILL the engine of a version; return whether there was one."""
@@ -210,14 +219,32 @@ def _command_line(pid: int) -> str:
     return ""
 
 
-def _ancestry(pid: int) -> str:
-    """Return the command lines of a process's parents."""
-    lines = list[str]()
+def _ancestors(pid: int) -> list[int]:
+    """Return a process's parents, the nearest first."""
+    found = list[int]()
     while pid > 1:
         try:
             status = Path(f"/proc/{pid}/stat").read_bytes()
         except OSError:
             break
         pid = int(status.rpartition(b")")[2].split()[1])
-        lines.append(_command_line(pid))
-    return "\n".join(lines)
+        found.append(pid)
+    return found
+
+
+def _ancestry(pid: int) -> str:
+    return "\n".join(map(_command_line, _ancestors(pid)))
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set one variable of this process for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

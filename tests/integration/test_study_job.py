@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 import urllib.request
 from collections import Counter
@@ -20,21 +17,14 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from ray.job_submission import JobSubmissionClient
 
+from infra.chaos.clients import Clients
+from infra.chaos.site import Site
 from infra.demo import NOTHING_PROMOTED, local_settings, run_study, submit
 from infra.local.cluster import LocalCluster, Ports
 from infra.local.processes import members
 from orchestrator import cli
-from orchestrator.adapters.mlflow_registry import MlflowRegistry
-from orchestrator.adapters.mlflow_tracker import MlflowTracker
-from orchestrator.compose import engine_spec
 from orchestrator.config import load_config
-from orchestrator.core.codec import to_plain
-from orchestrator.core.promise import Expected, Promise
-from orchestrator.core.types import Arm
-from orchestrator.delivery import EVIDENCE_TAG, heaviest
-from orchestrator.incumbent import ARM_TAG, PREMISES_TAG
 from orchestrator.ports import Version
-from orchestrator.prepare import premises, prepare
 
 pytestmark = [
     pytest.mark.integration,
@@ -209,126 +199,57 @@ def complete(cluster: LocalCluster) -> tuple[str, str]:
         return json.load(answer)["choices"][0]["text"], version
 
 
-class Clients(threading.Thread):
-    """Ask for completions, one after the other, until told to stop."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        super().__init__(daemon=True)
-        self._cluster = cluster
-        self.answered: Counter[str] = Counter()
-        """By engine application."""
-        self.failed: list[Exception] = []
-        self.is_over = threading.Event()
-
-    def run(self) -> None:
-        while not self.is_over.is_set():
-            try:
-                self.answered[complete(self._cluster)[1]] += 1
-            except (OSError, ValueError, KeyError) as error:
-                self.failed.append(error)
-
-    def end(self) -> None:
-        self.is_over.set()
-        self.join(timeout=60)
+@pytest.fixture(scope="module")
+def site(cluster: LocalCluster, settings: list[str]) -> Site:
+    return Site(cluster=cluster, study=STUDY, settings=settings)
 
 
-def command(cluster: LocalCluster, *words: str) -> tuple[int, str]:
-    """Run one command on the cluster's machine and return its status and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", *words],
-        env={**cluster.environment(), "RAY_ADDRESS": cluster.gcs_address},
-        capture_output=True,
-        text=True,
-        timeout=300,  # of a test that hangs: on a busy machine a promotion takes minutes
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-def register(cluster: LocalCluster, settings: list[str]) -> Version:
-    """Register a version as a study does, with a promise that the stand-in keeps."""
-    config = load_config(STUDY, settings)
-    arm = Arm(
-        engine_build=config.engine.build,
-        num_speculative_tokens=7,
-        draft_sample_method="probabilistic",
-        rejection_sample_method="block",
-    )
-    modest = Expected(mean=1.1, variance=0.01, weight=100.0, degrees_of_freedom=5)
-    promise = Promise(
-        arm=arm,
-        cell=heaviest(config),
-        confidence=0.99,
-        is_modelled=True,
-        step_time=None,
-        acceptance=modest,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECPILOT_STATE_DIR", str(cluster.state_dir))
-        held = premises(prepare(config, models_must_exist=True))
-    run = MlflowTracker(cluster.mlflow_uri, experiment="demo").open_study("by-hand", "by-hand", {})
-    spec = engine_spec(config, arm, f"specpilot-{arm.label}").to_dict()
-    log = str(cluster.state_dir / "logs" / "by-hand-{boot_id}.log")
-    return MlflowRegistry(cluster.mlflow_uri).create_version(
-        MODEL,
-        run,
-        {**spec, "log_path": log, "cache_dir": str(cluster.state_dir / "cache")},
-        {
-            EVIDENCE_TAG: json.dumps(to_plain(promise)),
-            ARM_TAG: json.dumps(to_plain(arm)),
-            PREMISES_TAG: json.dumps(held.to_dict()),
-            "specpilot.gate.better": "passed",
-            "specpilot.gate_reason.better": "by hand",
-            "specpilot.boot_time_s": "2.0",
-        },
-    )
+def champion_of(site: Site) -> Version:
+    """Return what serves, after promoting something where nothing does."""
+    champion = site.registry.by_alias(MODEL, "champion")
+    if champion is not None:
+        return champion
+    first = site.register()
+    status, said = site.command("promote", "--registered-version", str(first.version))
+    assert status == 0, said
+    return first
 
 
 def test_version_gets_a_share_then_all_and_one_command_goes_back(
-    cluster: LocalCluster, settings: list[str]
+    cluster: LocalCluster, site: Site
 ) -> None:
     """Clients are answered all the time."""
-    registry, study = MlflowRegistry(cluster.mlflow_uri), [str(STUDY), *settings]
-    first = registry.by_alias(MODEL, "champion")
-    if first is None:
-        first = register(cluster, settings)
-        status, said = command(
-            cluster, "promote", *study, "--registered-version", str(first.version)
-        )
-        assert status == 0, said
-    second = register(cluster, settings)
+    first, second = champion_of(site), site.register()
     apps = [f"specpilot-v{version.version}" for version in (first, second)]
     number = ["--registered-version", str(second.version)]
 
-    status, said = command(cluster, "promote", *study, *number, "--dry-run")
+    status, said = site.command("promote", *number, "--dry-run")
     assert (status, "decision: name it challenger; boot it" in said) == (0, True), said
     assert complete(cluster)[1] == apps[0]
 
-    clients = Clients(cluster)
-    clients.start()
-    canary = ["policy.canary_share=0.4", "policy.canary_s=60", "policy.canary_requests=5"]
-    status, said = command(cluster, "promote", *study, *canary, *number)
-    assert status == 0, said
-    assert "soak passed: at 8 requests at a time" in said
-    assert "giving it 40% of the traffic" in said
-    assert complete(cluster)[1] == apps[1]
+    with Clients(cluster.production_url, "specpilot", streams=2) as tally:
+        canary = ["policy.canary_share=0.4", "policy.canary_s=60", "policy.canary_requests=5"]
+        status, said = site.command("promote", *canary, *number)
+        assert status == 0, said
+        assert "soak passed: at 8 requests at a time" in said
+        assert "giving it 40% of the traffic" in said
+        assert complete(cluster)[1] == apps[1]
 
-    status, said = command(cluster, "rollback", *study)
-    clients.end()
-    assert status == 0, said
-    assert complete(cluster)[1] == apps[0]
-    assert clients.failed == []
-    assert set(clients.answered) == set(apps)
+        status, said = site.command("rollback")
+        assert status == 0, said
+        assert complete(cluster)[1] == apps[0]
+    assert tally.num_bad == 0, tally.words()
+    assert set(tally.answered) == set(apps)
 
-    holders = {alias: registry.by_alias(MODEL, alias) for alias in ("champion", "previous")}
+    holders = {alias: site.registry.by_alias(MODEL, alias) for alias in ("champion", "previous")}
     numbers = {alias: found.version for alias, found in holders.items() if found is not None}
     assert numbers == {"champion": first.version, "previous": second.version}
-    status, said = command(cluster, "status", *study)
+    status, said = site.command("status")
     assert "serves since " in said
     assert f"{apps[0]}: RUNNING, weight 1" in said
     assert "premises of the champion: all hold" in said
 
-    status, said = command(cluster, "promote", *study, "load.top_p=0.9", *number)
+    status, said = site.command("promote", "load.top_p=0.9", *number)
     assert status == 2, said
     assert "its premises do not hold: the sampling was " in said
 
@@ -349,33 +270,25 @@ def lose_production(cluster: LocalCluster) -> None:
 
 
 def test_lost_champion_is_brought_back_from_the_registry_alone(
-    cluster: LocalCluster, settings: list[str]
+    cluster: LocalCluster, site: Site
 ) -> None:
-    registry, study = MlflowRegistry(cluster.mlflow_uri), [str(STUDY), *settings]
-    champion = registry.by_alias(MODEL, "champion")
-    if champion is None:
-        champion = register(cluster, settings)
-        number = ["--registered-version", str(champion.version)]
-        status, said = command(cluster, "promote", *study, *number)
-        assert status == 0, said
+    champion = champion_of(site)
     lose_production(cluster)
 
-    status, said = command(cluster, "sync", *study)
+    status, said = site.command("sync")
 
     assert status == 0, said
     assert f"version {champion.version} serves again" in said
     assert complete(cluster)[1] == f"specpilot-v{champion.version}"
-    held = registry.by_alias(MODEL, "champion")
-    assert held is not None
-    assert held.version == champion.version
+    assert site.champion() == champion.version
 
-    status, said = command(cluster, "sync", *study)
+    status, said = site.command("sync")
     assert status == 0, said
     assert f"version {champion.version} is the champion and serves already" in said
 
-    status, said = command(cluster, "premises", *study)
+    status, said = site.command("premises")
     assert status == 0, said
-    status, said = command(cluster, "premises", *study, "search.draft_sample_method=[greedy]")
+    status, said = site.command("premises", "search.draft_sample_method=[greedy]")
     assert status == 3, said
     assert "STALE      speed" in said
     assert "stands     kv" in said
