@@ -24,8 +24,8 @@ from orchestrator import (
 from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.version import VERSION
+from orchestrator.version_tags import version_number_of
 
-MAX_VERSION_DIGITS = 9
 DESCRIPTION = """\
 Finds the fastest speculative-decoding configuration of a vLLM deployment, proves the finding,
 and puts it in production.
@@ -174,9 +174,11 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _version_number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < len(text) <= MAX_VERSION_DIGITS):
-        raise argparse.ArgumentTypeError("give the number of a registered version, 1 or more")
-    return int(text)
+    try:
+        return version_number_of(text)
+    except ValueError as error:
+        problem = "give the number of a registered version, 1 or more"
+        raise argparse.ArgumentTypeError(problem) from error
 
 
 def _run(args: argparse.Namespace) -> int:

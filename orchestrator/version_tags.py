@@ -60,12 +60,12 @@ def record_of(kind: type[T]) -> Callable[[str], T]:
 
 
 def version_number_of(text: str) -> int:
-    """Return the number of a version.
+    """Return the number of a version, 1 or more.
 
     Raises:
         ValueError: It is none.
     """
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_VERSION_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_VERSION_DIGITS and int(text)):
         raise ValueError(repr(text[:20]))
     return int(text)
 

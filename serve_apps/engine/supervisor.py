@@ -110,6 +110,7 @@ class EngineProcess:
 
         Raises:
             EngineBootError: When not even the guard could start it.
+            OSError: The folder for its sockets or the log cannot be made, or no process.
         """
         if self._guard is not None:
             raise EngineNotRunning(self.boot_id, "a boot starts once; make a new one")
@@ -119,18 +120,22 @@ class EngineProcess:
         with self.log.open() as log:
             env[FOLDER_VARIABLE] = self._folder = socket_folder(self.boot_id, env)
             self._started_at = time.monotonic()
-            self._guard = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", "-c", _GUARD, str(_SOURCE)),
-                    *(str(self.spec.stop_timeout_s), self._mark, self._folder),
-                    *command(self.spec, self.port, self.boot_id),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=env,
-                start_new_session=True,
-            )
+            try:
+                self._guard = subprocess.Popen(
+                    [
+                        *(sys.executable, "-I", "-S", "-c", _GUARD, str(_SOURCE)),
+                        *(str(self.spec.stop_timeout_s), self._mark, self._folder),
+                        *command(self.spec, self.port, self.boot_id),
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=env,
+                    start_new_session=True,
+                )
+            except BaseException:
+                remove_folder(self._folder)
+                raise
         assert self._guard.stdout is not None
         with self._guard.stdout as pipe:
             self.pid = int(pipe.readline() or 0)

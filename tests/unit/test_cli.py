@@ -231,6 +231,7 @@ def test_promote_and_rollback_hand_over_what_was_asked(monkeypatch: pytest.Monke
         ["plan"],
         ["promote", DEMO, "--registered-version", "x"],
         ["rollback", DEMO, "--to", "x"],
+        ["rollback", DEMO, "--to", "0"],
         ["rollback", DEMO, "--to", "-1"],
         ["promote", DEMO, "--registered-version", "9" * 5000],
         ["promote", DEMO, "--registered-version", "\N{SUPERSCRIPT TWO}"],

@@ -134,7 +134,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {
         *("audit_build_command", "canary_command", "commands", "config", "errors", "version"),
         *("decide_command", "lossless_command", "measure_command", "node_command"),
-        *("traffic_command", "watch_service", "workload_command"),
+        *("traffic_command", "version_tags", "watch_service", "workload_command"),
     },
     "__main__": {"cli"},
     "serve_apps": set(),
