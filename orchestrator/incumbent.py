@@ -32,8 +32,14 @@ def comparable_champion(
     champion = registry.by_alias(name, CHAMPION)
     if champion is None:
         return None
-    reasons = _incomparable(champion, config, premises_by_build)
-    if config.policy.replace_incomparable_champion:
+    may_be_replaced = config.policy.replace_incomparable_champion
+    try:
+        reasons = _incomparable(champion, config, premises_by_build)
+    except ConfigError:
+        if may_be_replaced:
+            return None
+        raise
+    if may_be_replaced:
         return None if reasons else champion
     if reasons:
         raise ConfigError(
@@ -49,11 +55,8 @@ def _incomparable(
     champion: Version, config: StudyConfig, premises_by_build: Mapping[str, Premises]
 ) -> tuple[str, ...]:
     """Return why a champion is no arm of a study with these premises; empty when it is one."""
-    try:
-        held, arm = held_premises(champion), version_arm(champion)
-    except ConfigError as error:
-        return (error.problem,)
-    if held is None or arm is None:
+    held = held_premises(champion)
+    if held is None or version_arm(champion) is None:
         return ("it was not registered by a study",)
     basis = premises_by_build.get(held.engine_build, premises_by_build[config.engine.build])
     # The champion is measured again beside the others, so only what it is counts, not how it was
