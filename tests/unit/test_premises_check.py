@@ -222,7 +222,7 @@ def test_champion_with_premises_that_nobody_can_read_may_be_replaced(
 
     with pytest.raises(ConfigError, match="version 1"):
         held_premises(version)
-    with pytest.raises(ConfigError, match="its tag specpilot.premises is no premises"):
+    with pytest.raises(ConfigError, match=r"its tag specpilot\.premises is no premises"):
         comparable_champion(registry, config, by_build)
     assert comparable_champion(registry, allowed, by_build) is None
 
