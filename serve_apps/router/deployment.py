@@ -6,7 +6,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,16 @@ from starlette.responses import JSONResponse, Response
 from serve_apps.router.counts import Counts
 from serve_apps.router.gate import Gate, Visitor
 from serve_apps.router.keys import OPEN
-from serve_apps.router.limits import Limits, header_refusal, read_body, read_object
+from serve_apps.router.limits import (
+    MAX_PROBES,
+    Limits,
+    Room,
+    header_refusal,
+    read_body,
+    read_object,
+)
 from serve_apps.router.policy import (
+    HEALTH,
     READ_TIMEOUT_HEADER,
     VERSION_HEADER,
     Refusal,
@@ -88,7 +96,7 @@ class Router:
         self._records = Records()
         self._gate = Gate()
         self._limits = Limits()
-        self._num_streams = 0
+        self._streams, self._probes = Room(), Room()
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Take new weights, keys and limits; requests in flight stay where they are.
@@ -133,10 +141,13 @@ class Router:
         if isinstance(visitor, Refusal):
             return _refused(visitor)
         with contextlib.ExitStack() as held:
-            if not visitor.is_own and path != "/health":
-                if self._num_streams >= self._limits.max_streams:
-                    return _unavailable(f"{self._num_streams} requests are under way")
-                held.enter_context(self._one_stream())
+            if not visitor.is_own:
+                room, most = self._streams, self._limits.max_streams
+                if path == HEALTH:
+                    room, most = self._probes, MAX_PROBES
+                if room.taken >= most:
+                    return _unavailable(f"{room.taken} requests are under way")
+                held.enter_context(room.take())
             asked = await self._read(request, visitor, path, started_at)
             if isinstance(asked, Refusal):
                 return _refused(asked)
@@ -145,13 +156,16 @@ class Router:
     async def _read(
         self, request: Request, visitor: Visitor, path: str, started_at: float
     ) -> _Asked | Refusal:
-        streams_at_start = self._num_streams
-        body = await read_body(request, self._limits)
-        if isinstance(body, Refusal):
-            return body
-        fields = read_object(body) if request.method == "POST" else {}
-        if isinstance(fields, Refusal):
-            return fields
+        streams_at_start = self._streams.taken
+        body, fields = b"", dict[str, Any]()
+        if request.method == "POST":  # nothing else has a use for one, and /health asks for no key
+            read = await read_body(request, self._limits)
+            if isinstance(read, Refusal):
+                return read
+            found = read_object(read)
+            if isinstance(found, Refusal):
+                return found
+            body, fields = read, found
         return _Asked(
             visitor=visitor,
             method=request.method,
@@ -213,14 +227,6 @@ class Router:
         """Count a client's request; what is pinned is specpilot's own."""
         if asked.is_client:
             self._counts.ended(app, failed=failed)
-
-    @contextlib.contextmanager
-    def _one_stream(self) -> Iterator[None]:
-        self._num_streams += 1
-        try:
-            yield
-        finally:
-            self._num_streams -= 1
 
 
 def _unavailable(message: str) -> Response:

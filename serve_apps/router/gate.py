@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from serve_apps.router.keys import OPEN, KeyRing, KeysError, bearer
-from serve_apps.router.policy import APP_HEADER, OWN_HEADER, Refusal
+from serve_apps.router.policy import APP_HEADER, HEALTH, OWN_HEADER, Refusal
 
 logger = logging.getLogger(__name__)
 
-_HEALTH = "/health"
 _CHALLENGE = 'Bearer realm="specpilot"'
 
 
@@ -59,7 +58,7 @@ class Gate:
             shown.encode(errors="replace"), self.own_token.encode()
         )
         if not self._keys.is_open:
-            if path == _HEALTH and not is_own:
+            if path == HEALTH and not is_own:
                 return Visitor(is_own=False, pinned=None)
             refused = self._refusal(bearer(headers.get("authorization")), is_own=is_own)
             if refused is not None:

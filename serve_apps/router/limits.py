@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -14,6 +15,8 @@ from serve_apps.router.policy import Refusal
 
 MAX_STREAMS = 1000
 """Of one router: below its deployment's own limit, beyond which Serve queues without a word."""
+MAX_PROBES = 16
+"""Requests of ``/health`` under way at once: they need no key, and an engine answers each."""
 # The rest of what was not read is not wanted, and may be long.
 _CLOSE = {"Connection": "close"}
 
@@ -56,6 +59,22 @@ class Limits:
         if unknown:
             raise ValueError(f"limits.{unknown[0]}: unknown")
         return cls(**given)
+
+
+class Room:
+    """What requests hold at once of something that is bounded."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    @contextlib.contextmanager
+    def take(self) -> Iterator[None]:
+        """Hold one place while inside."""
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
 
 
 def header_refusal(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> Refusal | None:

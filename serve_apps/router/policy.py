@@ -18,13 +18,15 @@ READ_TIMEOUT_HEADER = "x-specpilot-read-timeout"
 """Response header for Serve's proxy, see ``proxy``: seconds without a byte read."""
 VERSION_HEADER = "x-specpilot-version"
 """Response header: the engine application that answered."""
+HEALTH = "/health"
+"""Path that is open without a key."""
 
 _ALLOWED = {
     "/v1/chat/completions": ("POST",),
     "/v1/completions": ("POST",),
     "/v1/models": ("GET",),
     "/tokenize": ("POST",),
-    "/health": ("GET",),
+    HEALTH: ("GET",),
     "/version": ("GET",),
 }
 # The engine does no authentication of its own: credentials end at the router.

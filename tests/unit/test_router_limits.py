@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from router_scene import DONE, SSE, FakeEngine, Reply, ask, event, router_of
 
-from serve_apps.router.limits import MAX_STREAMS, Limits, header_refusal, read_object
+from serve_apps.router.limits import MAX_PROBES, MAX_STREAMS, Limits, header_refusal, read_object
 from serve_apps.router.policy import Refusal
 
 BODY = {"prompt": "one"}
@@ -110,6 +110,38 @@ def test_streams_beyond_the_limit_are_503_until_one_ends() -> None:
     assert [reply.status for reply in refused] == [503, 503]
     assert all(int(reply.headers["retry-after"]) > 0 for reply in refused)
     assert after.status == 200
+
+
+def test_body_of_what_is_no_post_is_not_read() -> None:
+    async def run() -> list[int]:
+        paths = ("/health", "/v1/models", "/version")
+        items = (None, (200, {}), b'{"data": []}')
+        router = router_of({"v1": FakeEngine(items)}, limits={"max_body_bytes": 1})
+        asked = (ask(router, path=path, parts=endless(), method="GET") for path in paths)
+        return [(await asyncio.wait_for(each, 5)).status for each in asked]
+
+    assert asyncio.run(run()) == [200, 200, 200]
+
+
+def test_health_has_few_places_of_its_own() -> None:
+    async def run() -> list[list[int]]:
+        goes_on = asyncio.Event()
+        router = router_of({"v1": FakeEngine((None, goes_on, (200, {}), b""))})
+        probes = [asyncio.create_task(ask(router, path="/health")) for _ in range(MAX_PROBES)]
+        await asyncio.sleep(0.02)
+        refused = await asyncio.wait_for(ask(router, path="/health"), 5)
+        own = {"x-specpilot-token": router.own_token()}
+        others = [
+            asyncio.create_task(ask(router, path="/health", headers=own)),
+            asyncio.create_task(ask(router, BODY)),
+        ]
+        await asyncio.sleep(0.02)
+        goes_on.set()
+        passed = await asyncio.gather(*probes, *others)
+        after = await ask(router, path="/health")
+        return [[refused.status], [reply.status for reply in passed], [after.status]]
+
+    assert asyncio.run(run()) == [[503], [200] * (MAX_PROBES + 2), [200]]
 
 
 def test_client_that_leaves_gives_its_place_back() -> None:
