@@ -67,12 +67,10 @@ class _Asked:
     streams_at_start: int
 
     @property
-    def is_client(self) -> bool:
-        return self.visitor.pinned is None
-
-    @property
-    def is_recorded(self) -> bool:
-        return self.is_client and not self.visitor.is_own and self.path.endswith("/completions")
+    def is_traffic(self) -> bool:
+        """Whether it is what production is for, so that it is counted and recorded."""
+        is_steered = self.visitor.is_own or self.visitor.pinned is not None
+        return self.path.endswith("/completions") and not is_steered
 
 
 class Router:
@@ -120,7 +118,7 @@ class Router:
         return dict(self._weights)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return what became of clients' requests by engine application; see ``Counts``."""
+        """Return what became of clients' completions by engine application; see ``Counts``."""
         return self._counts.to_dict()
 
     def requests(self, after: int) -> dict[str, Any]:
@@ -214,7 +212,7 @@ class Router:
         """Count and record an answer; a client that left is no failure."""
         answer.close()
         self._ended(answer.app, asked, failed=answer.has_failed)
-        if asked.is_recorded and answer.status < 400:
+        if asked.is_traffic and answer.status < 400:
             self._records.add(
                 started_at=asked.started_at,
                 ended_at=time.time(),
@@ -224,8 +222,8 @@ class Router:
             )
 
     def _ended(self, app: str, asked: _Asked, *, failed: bool) -> None:
-        """Count a client's request; what is pinned is specpilot's own."""
-        if asked.is_client:
+        """Count what clients wait for; probes would fill a canary and thin out its failures."""
+        if asked.is_traffic:
             self._counts.ended(app, failed=failed)
 
 
