@@ -184,6 +184,24 @@ def test_variable_holds_keys_with_commas_or_spaces_between() -> None:
     assert not ring.holds("CLIENT_KEYS")
 
 
+def test_number_sign_inside_a_key_is_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"#{OTHER}\n{KEY}#tail\t# why\n  # {OTHER}\n")
+    ring = KeyRing(f"file:{path}")
+    assert ring.holds(f"{KEY}#tail")
+    assert not any(ring.holds(key) for key in (KEY, OTHER, f"#{OTHER}"))
+    assert KeyRing("env:KEYS", environ={"KEYS": f"{KEY}#tail"}).holds(f"{KEY}#tail")
+
+
+def test_line_with_two_words_is_refused_by_its_number_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{KEY}\n{OTHER} the-laptop-of-the-lab\n")
+    with pytest.raises(KeysError, match="line 2 has more than a key") as found:
+        KeyRing(f"file:{path}").holds(KEY)
+    assert "laptop" not in str(found.value)
+    assert OTHER not in str(found.value)
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "short", "sk-0123456789abcd\xe4f"])
 def test_file_without_usable_keys_is_an_error_that_shows_none(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
