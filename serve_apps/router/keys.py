@@ -62,7 +62,7 @@ class KeyRing:
         self._digests: tuple[bytes, ...] = ()
         self._looked_s = -REREAD_S
         self._read_of: tuple[int, ...] | None = None
-        self._error: KeysError | None = None
+        self._problem: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -77,8 +77,9 @@ class KeyRing:
                 took the file away may have meant it.
         """
         self._refresh()
-        if self._error is not None:
-            raise self._error
+        if self._problem is not None:
+            # A new one each time: one that is raised again keeps every request that it went through.
+            raise KeysError(self._problem)
         asked, found = self._digest(key), False
         for digest in self._digests:
             found |= hmac.compare_digest(asked, digest)
@@ -95,14 +96,14 @@ class KeyRing:
         self._looked_s = now_s
         try:
             read_of = self._stamp()
-            if self._error is None and read_of == self._read_of:
+            if self._problem is None and read_of == self._read_of:
                 return
             self._digests = tuple(self._digest(key) for key in _checked(self._keys()))
         except (OSError, KeysError, UnicodeDecodeError) as error:
-            self._error = KeysError(f"{self.source}: {_reason(error)}")
-            logger.error("the API keys cannot be read: %s", self._error)
+            self._problem = f"{self.source}: {_reason(error)}"
+            logger.error("the API keys cannot be read: %s", self._problem)
             return
-        self._error, self._read_of = None, read_of
+        self._problem, self._read_of = None, read_of
         logger.info("%d API keys read from %s", len(self._digests), self.source)
 
     def _stamp(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,19 @@ def test_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe" * 20)
     with pytest.raises(KeysError, match="UTF-8"):
         KeyRing(f"file:{path}").holds(KEY)
+
+
+def test_error_of_one_request_is_not_that_of_the_next(tmp_path: Path) -> None:
+    ring = KeyRing(f"file:{tmp_path / 'none'}")
+    with pytest.raises(KeysError) as first:
+        ring.holds(KEY)
+    depth = len(list(traceback.walk_tb(first.value.__traceback__)))
+    with pytest.raises(KeysError) as second:
+        ring.holds(OTHER)
+
+    assert str(first.value) == str(second.value)
+    assert first.value is not second.value
+    assert len(list(traceback.walk_tb(first.value.__traceback__))) == depth
 
 
 def test_nothing_logged_holds_a_key(keys_file: Path, caplog: pytest.LogCaptureFixture) -> None:
