@@ -135,7 +135,7 @@ class Router:
         path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
         refused = header_refusal(request.scope["headers"], self._limits)
         refused = refused or refusal(request.method, path)
-        visitor = refused or self._gate.visitor(path, request.headers)
+        visitor = refused or self._gate.visitor(path, request.headers, self._weights)
         if isinstance(visitor, Refusal):
             return _refused(visitor)
         with contextlib.ExitStack() as held:

@@ -78,7 +78,7 @@ class KeyRing:
         """
         self._refresh()
         if self._problem is not None:
-            # A new one each time: one that is raised again keeps every request that it went through.
+            # One that is raised again would keep every request that it went through.
             raise KeysError(self._problem)
         asked, found = self._digest(key), False
         for digest in self._digests:

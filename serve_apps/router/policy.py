@@ -11,7 +11,10 @@ from typing import NamedTuple
 from serve_apps.engine.spec import BOOT_ALIAS_PREFIX
 
 APP_HEADER = "x-specpilot-app"
-"""Request header that pins one engine application (for verification)."""
+"""Request header that pins one engine application (for verification).
+
+A client may pin only where no key is asked for, and only what has a weight, be it 0.
+"""
 OWN_HEADER = "x-specpilot-token"
 """Request header by which specpilot's own requests prove themselves."""
 READ_TIMEOUT_HEADER = "x-specpilot-read-timeout"

@@ -121,12 +121,25 @@ def test_own_token_is_another_one_in_each_process() -> None:
     assert Router(1.0).own_token() != Router(1.0).own_token()
 
 
-def test_pin_without_keys_is_open_as_before() -> None:
-    v2 = FakeEngine()
-    router = router_of({"v1": FakeEngine(), "v2": v2})
+def test_pin_without_keys_reaches_an_engine_of_the_router_and_no_other() -> None:
+    engines = {name: FakeEngine() for name in ("v1", "v2", "trial")}
+    router = router_of({}, engines.__getitem__)
+    router.reconfigure({"weights": {"v1": 1.0, "v2": 0.0}})
 
     assert asked(router, {"x-specpilot-app": "v2"}).status == 200
-    assert len(v2.asked) == 1
+    refused = asked(router, {"x-specpilot-app": "trial"})
+    assert (refused.status, refused.error["type"]) == (404, "invalid_request_error")
+    assert [len(engine.asked) for engine in engines.values()] == [0, 1, 0]
+
+
+def test_own_pin_reaches_an_engine_without_a_weight() -> None:
+    engines = {name: FakeEngine() for name in ("v1", "v2")}
+    router = router_of({}, engines.__getitem__)
+    router.reconfigure({"weights": {"v1": 1.0}})
+
+    own = {"x-specpilot-token": router.own_token(), "x-specpilot-app": "v2"}
+    assert asked(router, own).status == 200
+    assert [len(engine.asked) for engine in engines.values()] == [0, 1]
 
 
 def test_keys_that_cannot_be_read_refuse_everybody_but_health(tmp_path: Path) -> None:
