@@ -46,6 +46,10 @@ from serve_apps.router.upstream import NOT_THERE, Answer, Engines, Passing
 logger = logging.getLogger(__name__)
 
 DEPLOYMENT_NAME = "Router"
+MAX_ONGOING_REQUESTS = 1024
+"""Of the replica, above MAX_STREAMS: beyond it Serve queues without a word."""
+GRACEFUL_SHUTDOWN_TIMEOUT_S = 60.0
+"""How long streams may run on when the replica goes."""
 RETRY_AFTER_S = 5
 """What a client that finds no room is told: about an answer's time, and short beside a boot."""
 
@@ -238,29 +242,18 @@ def _refused(refused: Refusal) -> Response:
     return JSONResponse(error_body(refused), status_code=refused.status, headers=headers)
 
 
-def router_app(
-    *,
-    num_replicas: int = 1,
-    max_ongoing_requests: int = 1024,
-    graceful_shutdown_timeout_s: float = 60.0,
-    num_cpus: float = 0.0,
-    assign_timeout_s: float = 10.0,
-) -> Application:
+def router_app(*, assign_timeout_s: float = 10.0) -> Application:
     """Return the ingress application; its weights come as `user_config`.
 
     Args:
-        num_replicas: Router replicas.
-        max_ongoing_requests: Streams that one replica carries at once.
-        graceful_shutdown_timeout_s: How long streams may run on when a replica goes.
-        num_cpus: Reserved CPUs of each replica.
         assign_timeout_s: How long an engine may take to accept a request before another one gets
             it, or the client a 503: a replica that restarts, or is at max_ongoing_requests.
     """
     return serve.deployment(
         name=DEPLOYMENT_NAME,
-        num_replicas=num_replicas,
-        ray_actor_options={"num_cpus": num_cpus},
-        max_ongoing_requests=max_ongoing_requests,
-        graceful_shutdown_timeout_s=graceful_shutdown_timeout_s,
+        num_replicas=1,  # its token, counts, records and limits are one process's
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        graceful_shutdown_timeout_s=GRACEFUL_SHUTDOWN_TIMEOUT_S,
         user_config={"weights": {}},
     )(Router).bind(assign_timeout_s)

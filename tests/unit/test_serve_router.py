@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from serve_apps.apps import router
+from serve_apps.router.limits import MAX_STREAMS
 from serve_apps.router.policy import (
     Refusal,
     checked_weights,
@@ -97,3 +99,11 @@ def test_error_has_openais_shape() -> None:
         "param": None,
         "code": 503,
     }
+
+
+def test_router_is_one_replica_that_lets_in_more_than_its_limit() -> None:
+    deployment = router({})._bound_deployment
+    assert deployment.num_replicas == 1
+    assert deployment.max_ongoing_requests > MAX_STREAMS
+    with pytest.raises(TypeError, match="num_replicas"):
+        router({"num_replicas": 2})
