@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray import serve
@@ -21,9 +21,11 @@ from serve_apps.router.counts import Counts
 from serve_apps.router.gate import Gate, Visitor
 from serve_apps.router.keys import OPEN
 from serve_apps.router.limits import (
+    MAX_BODIES_BYTES,
     MAX_PROBES,
     Limits,
     Room,
+    Take,
     header_refusal,
     read_body,
     read_object,
@@ -65,8 +67,8 @@ class _Asked:
     """Path and query."""
     headers: dict[str, str]
     body: bytes
-    fields: Mapping[str, Any]
-    """Of the body, where it is a JSON object; else none."""
+    temperature: float | None
+    """Where the body states one."""
     started_at: float
     streams_at_start: int
 
@@ -98,7 +100,7 @@ class Router:
         self._records = Records()
         self._gate = Gate()
         self._limits = Limits()
-        self._streams, self._probes = Room(), Room()
+        self._streams, self._probes, self._bodies = Room(), Room(), Room()
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Take new weights, keys and limits; requests in flight stay where they are.
@@ -143,25 +145,27 @@ class Router:
         if isinstance(visitor, Refusal):
             return _refused(visitor)
         with contextlib.ExitStack() as held:
+            body_bytes = float("inf")
             if not visitor.is_own:
                 room, most = self._streams, self._limits.max_streams
                 if path == HEALTH:
                     room, most = self._probes, MAX_PROBES
-                if room.taken >= most:
+                if not held.enter_context(room.share(most))(1):
                     return _unavailable(f"{room.taken} requests are under way")
-                held.enter_context(room.take())
-            asked = await self._read(request, visitor, path, started_at)
-            if isinstance(asked, Refusal):
-                return _refused(asked)
-            return await self._answer(asked, held)
+                body_bytes = max(MAX_BODIES_BYTES, self._limits.max_body_bytes)
+            with self._bodies.share(body_bytes) as take:
+                asked = await self._read(request, visitor, path, started_at, take)
+                if isinstance(asked, Refusal):
+                    return _refused(asked)
+                return await self._answer(asked, held)
 
     async def _read(
-        self, request: Request, visitor: Visitor, path: str, started_at: float
+        self, request: Request, visitor: Visitor, path: str, started_at: float, take: Take
     ) -> _Asked | Refusal:
         streams_at_start = self._streams.taken
         body, fields = b"", dict[str, Any]()
         if request.method == "POST":  # nothing else has a use for one, and /health asks for no key
-            read = await read_body(request, self._limits)
+            read = await read_body(request, self._limits, take)
             if isinstance(read, Refusal):
                 return read
             found = read_object(read)
@@ -175,7 +179,7 @@ class Router:
             target=f"{path}?{request.url.query}" if request.url.query else path,
             headers=upstream_headers(request.headers),
             body=body,
-            fields=fields,
+            temperature=stated_temperature(fields),
             started_at=started_at,
             streams_at_start=streams_at_start,
         )
@@ -199,7 +203,8 @@ class Router:
                     logger.warning("engine application %s is not there: %s", app, error)
                     self._ended(app, asked, failed=True)
                     continue
-                turn.callback(self._over, asked, answer)
+                # Without the body: an answer may take minutes, and the body's room is given back.
+                turn.callback(self._over, replace(asked, body=b""), answer)
                 held.enter_context(turn.pop_all())
                 return await self._respond(asked, answer, held)
         return _unavailable(f"no engine answers ({'; '.join(reasons) or 'none configured'})")
@@ -220,7 +225,7 @@ class Router:
             self._records.add(
                 started_at=asked.started_at,
                 ended_at=time.time(),
-                temperature=stated_temperature(asked.fields),
+                temperature=asked.temperature,
                 streams_at_start=asked.streams_at_start,
                 tokens=answer.tally.tokens(),
             )
