@@ -238,13 +238,16 @@ class ProductionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What became of clients' requests at one engine application, since the router started."""
+    """What became of clients' completions at one engine application, since the router started.
+
+    Health probes, lists of models, what is pinned and specpilot's own requests are none of these.
+    """
 
     answered: int = 0
     failed: int = 0
     """Not taken, answered 500 or above, or broken off by the engine."""
     under_way: int = 0
-    """Requests that it is answering now, pinned ones too."""
+    """Requests that it is answering now, all of them: the end of a drain waits for these."""
 
 
 class Production(Protocol):

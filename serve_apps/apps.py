@@ -14,6 +14,13 @@ from serve_apps.engine.deployment import production_engine
 from serve_apps.router.deployment import DEPLOYMENT_NAME as ROUTER
 from serve_apps.router.deployment import router_app
 
+ROUTER_PROTOCOL = 1
+"""Raised with each change of what a router's methods are or answer, or of its `user_config`.
+
+Serve reconfigures a router in place where only weights, keys and limits change, so one that runs
+the code of an earlier version would stay. The number is one of its declared args, which restart it.
+"""
+
 
 def engine(args: dict[str, Any]) -> Application:
     """Return a production engine application (args: spec, options)."""
@@ -21,8 +28,19 @@ def engine(args: dict[str, Any]) -> Application:
 
 
 def router(args: dict[str, Any]) -> Application:
-    """Return the ingress application (args: keywords of `router_app`)."""
-    return router_app(**args)
+    """Return the ingress application (args: protocol, and keywords of `router_app`).
+
+    Raises:
+        ValueError: It was declared by another version of specpilot than this node has.
+    """
+    keywords = dict(args)
+    protocol = keywords.pop("protocol", None)
+    if protocol != ROUTER_PROTOCOL:
+        raise ValueError(
+            f"the router is declared with protocol {protocol}, this node has {ROUTER_PROTOCOL}: "
+            "install the same specpilot on the driver and on Ray's nodes"
+        )
+    return router_app(**keywords)
 
 
 def engine_entry(
@@ -74,6 +92,6 @@ def router_entry(
         "name": name,
         "route_prefix": route_prefix,
         "import_path": "serve_apps.apps:router",
-        "args": dict(args or {}),
+        "args": {"protocol": ROUTER_PROTOCOL, **(args or {})},
         "deployments": [{"name": ROUTER, "user_config": config}],
     }

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from serve_apps.router.policy import VERSION_HEADER
+
 NUM_TOKENS = 48
 """Of every answer."""
 ANSWER_TIMEOUT_S = 120.0
-VERSION_HEADER = "x-specpilot-version"
 
 
 @dataclass(slots=True)

@@ -104,22 +104,35 @@ class FakeProduction:
         self.declarations.append((tuple(engines), dict(weights)))
 
     def complete(self, prompt: str, max_tokens: int, app: str | None) -> Mapping[str, object]:
-        """Answer one completion from the pinned engine, or by the weights.
+        """Answer one completion of specpilot's own from the pinned engine, or by the weights.
 
         Raises:
             TransientError: The engine is not up or answers nothing.
         """
+        return self._complete(prompt, max_tokens, app, is_client=False)
+
+    def ask_as_client(self) -> Mapping[str, object]:
+        """Answer one completion of a client's, which is counted.
+
+        Raises:
+            TransientError: No engine is up, or it answers nothing.
+        """
+        return self._complete("x", 4, None, is_client=True)
+
+    def _complete(
+        self, prompt: str, max_tokens: int, app: str | None, *, is_client: bool
+    ) -> Mapping[str, object]:
         name = app if app is not None else self._next_app()
         if name is None or name not in self._engines or self._status(name) != RUNNING:
-            self._count(name, app, failed=True)
+            self._count(name, is_client, failed=True)
             if app is None and (other := self._running()) is not None:
                 name = other  # the router passes over what is not there
             else:
                 raise TransientError(f"no engine answers for '{name}'")
         if self._is_broken(self._engines[name]):
-            self._count(name, app, failed=True)
+            self._count(name, is_client, failed=True)
             raise TransientError(f"'{name}' answered no completion")
-        self._count(name, app, failed=False)
+        self._count(name, is_client, failed=False)
         tokens = max(1, max_tokens)
         return {
             "text": f"{prompt} and so on",
@@ -133,7 +146,7 @@ class FakeProduction:
         return {"x-app": app}
 
     def served(self) -> Mapping[str, Served]:
-        """Return what became of the completions that were not pinned."""
+        """Return what became of clients' completions."""
         return dict(self._served)
 
     def boot_id(self, app: str) -> str:
@@ -172,8 +185,8 @@ class FakeProduction:
         self._boots[name] = self._boots.get(name, 0) + 1
         self._dead.pop(name, None)
 
-    def _count(self, name: str | None, app: str | None, *, failed: bool) -> None:
-        if app is None and name is not None:
+    def _count(self, name: str | None, is_client: bool, *, failed: bool) -> None:
+        if is_client and name is not None:
             old = self._served.get(name, Served())
             self._served[name] = Served(
                 answered=old.answered + (not failed), failed=old.failed + failed

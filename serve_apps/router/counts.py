@@ -1,4 +1,4 @@
-"""What became of clients' requests, by engine application: a canary is judged by it."""
+"""What became of clients' completions, by engine application: a canary is judged by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Counts:
 
     @contextmanager
     def under_way(self, app: str) -> Iterator[None]:
-        """Count one request as under way at this engine while inside."""
+        """Count one request, whoever's and for what, as under way at this engine while inside."""
         self._under_way[app] = self._under_way.get(app, 0) + 1
         try:
             yield
@@ -24,7 +24,7 @@ class Counts:
             self._under_way[app] -= 1
 
     def ended(self, app: str, *, failed: bool) -> None:
-        """Count a client's request that this engine answered, or failed to.
+        """Count a client's completion that this engine answered, or failed to.
 
         Args:
             app: The engine application.

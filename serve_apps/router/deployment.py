@@ -6,8 +6,8 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray import serve
@@ -20,8 +20,18 @@ from starlette.responses import JSONResponse, Response
 from serve_apps.router.counts import Counts
 from serve_apps.router.gate import Gate, Visitor
 from serve_apps.router.keys import OPEN
-from serve_apps.router.limits import Limits, header_refusal, read_body, read_object
+from serve_apps.router.limits import (
+    MAX_BODIES_BYTES,
+    MAX_PROBES,
+    Limits,
+    Room,
+    Take,
+    header_refusal,
+    read_body,
+    read_object,
+)
 from serve_apps.router.policy import (
+    HEALTH,
     READ_TIMEOUT_HEADER,
     VERSION_HEADER,
     Refusal,
@@ -38,6 +48,10 @@ from serve_apps.router.upstream import NOT_THERE, Answer, Engines, Passing
 logger = logging.getLogger(__name__)
 
 DEPLOYMENT_NAME = "Router"
+MAX_ONGOING_REQUESTS = 1024
+"""Of the replica, above MAX_STREAMS: beyond it Serve queues without a word."""
+GRACEFUL_SHUTDOWN_TIMEOUT_S = 60.0
+"""How long streams may run on when the replica goes."""
 RETRY_AFTER_S = 5
 """What a client that finds no room is told: about an answer's time, and short beside a boot."""
 
@@ -53,18 +67,16 @@ class _Asked:
     """Path and query."""
     headers: dict[str, str]
     body: bytes
-    fields: Mapping[str, Any]
-    """Of the body, where it is a JSON object; else none."""
+    temperature: float | None
+    """Where the body states one."""
     started_at: float
     streams_at_start: int
 
     @property
-    def is_client(self) -> bool:
-        return self.visitor.pinned is None
-
-    @property
-    def is_recorded(self) -> bool:
-        return self.is_client and not self.visitor.is_own and self.path.endswith("/completions")
+    def is_traffic(self) -> bool:
+        """Whether it is what production is for, so that it is counted and recorded."""
+        is_steered = self.visitor.is_own or self.visitor.pinned is not None
+        return self.path.endswith("/completions") and not is_steered
 
 
 class Router:
@@ -88,7 +100,7 @@ class Router:
         self._records = Records()
         self._gate = Gate()
         self._limits = Limits()
-        self._num_streams = 0
+        self._streams, self._probes, self._bodies = Room(), Room(), Room()
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Take new weights, keys and limits; requests in flight stay where they are.
@@ -112,7 +124,7 @@ class Router:
         return dict(self._weights)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return what became of clients' requests by engine application; see ``Counts``."""
+        """Return what became of clients' completions by engine application; see ``Counts``."""
         return self._counts.to_dict()
 
     def requests(self, after: int) -> dict[str, Any]:
@@ -129,29 +141,37 @@ class Router:
         path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
         refused = header_refusal(request.scope["headers"], self._limits)
         refused = refused or refusal(request.method, path)
-        visitor = refused or self._gate.visitor(path, request.headers)
+        visitor = refused or self._gate.visitor(path, request.headers, self._weights)
         if isinstance(visitor, Refusal):
             return _refused(visitor)
         with contextlib.ExitStack() as held:
-            if not visitor.is_own and path != "/health":
-                if self._num_streams >= self._limits.max_streams:
-                    return _unavailable(f"{self._num_streams} requests are under way")
-                held.enter_context(self._one_stream())
-            asked = await self._read(request, visitor, path, started_at)
-            if isinstance(asked, Refusal):
-                return _refused(asked)
-            return await self._answer(asked, held)
+            body_bytes = float("inf")
+            if not visitor.is_own:
+                room, most = self._streams, self._limits.max_streams
+                if path == HEALTH:
+                    room, most = self._probes, MAX_PROBES
+                if not held.enter_context(room.share(most))(1):
+                    return _unavailable(f"{room.taken} requests are under way")
+                body_bytes = max(MAX_BODIES_BYTES, self._limits.max_body_bytes)
+            with self._bodies.share(body_bytes) as take:
+                asked = await self._read(request, visitor, path, started_at, take)
+                if isinstance(asked, Refusal):
+                    return _refused(asked)
+                return await self._answer(asked, held)
 
     async def _read(
-        self, request: Request, visitor: Visitor, path: str, started_at: float
+        self, request: Request, visitor: Visitor, path: str, started_at: float, take: Take
     ) -> _Asked | Refusal:
-        streams_at_start = self._num_streams
-        body = await read_body(request, self._limits)
-        if isinstance(body, Refusal):
-            return body
-        fields = read_object(body) if request.method == "POST" else {}
-        if isinstance(fields, Refusal):
-            return fields
+        streams_at_start = self._streams.taken
+        body, fields = b"", dict[str, Any]()
+        if request.method == "POST":  # nothing else has a use for one, and /health asks for no key
+            read = await read_body(request, self._limits, take)
+            if isinstance(read, Refusal):
+                return read
+            found = read_object(read)
+            if isinstance(found, Refusal):
+                return found
+            body, fields = read, found
         return _Asked(
             visitor=visitor,
             method=request.method,
@@ -159,7 +179,7 @@ class Router:
             target=f"{path}?{request.url.query}" if request.url.query else path,
             headers=upstream_headers(request.headers),
             body=body,
-            fields=fields,
+            temperature=stated_temperature(fields),
             started_at=started_at,
             streams_at_start=streams_at_start,
         )
@@ -183,7 +203,8 @@ class Router:
                     logger.warning("engine application %s is not there: %s", app, error)
                     self._ended(app, asked, failed=True)
                     continue
-                turn.callback(self._over, asked, answer)
+                # Without the body: an answer may take minutes, and the body's room is given back.
+                turn.callback(self._over, replace(asked, body=b""), answer)
                 held.enter_context(turn.pop_all())
                 return await self._respond(asked, answer, held)
         return _unavailable(f"no engine answers ({'; '.join(reasons) or 'none configured'})")
@@ -200,27 +221,19 @@ class Router:
         """Count and record an answer; a client that left is no failure."""
         answer.close()
         self._ended(answer.app, asked, failed=answer.has_failed)
-        if asked.is_recorded and answer.status < 400:
+        if asked.is_traffic and answer.status < 400:
             self._records.add(
                 started_at=asked.started_at,
                 ended_at=time.time(),
-                temperature=stated_temperature(asked.fields),
+                temperature=asked.temperature,
                 streams_at_start=asked.streams_at_start,
                 tokens=answer.tally.tokens(),
             )
 
     def _ended(self, app: str, asked: _Asked, *, failed: bool) -> None:
-        """Count a client's request; what is pinned is specpilot's own."""
-        if asked.is_client:
+        """Count what clients wait for; probes would fill a canary and thin out its failures."""
+        if asked.is_traffic:
             self._counts.ended(app, failed=failed)
-
-    @contextlib.contextmanager
-    def _one_stream(self) -> Iterator[None]:
-        self._num_streams += 1
-        try:
-            yield
-        finally:
-            self._num_streams -= 1
 
 
 def _unavailable(message: str) -> Response:
@@ -234,29 +247,18 @@ def _refused(refused: Refusal) -> Response:
     return JSONResponse(error_body(refused), status_code=refused.status, headers=headers)
 
 
-def router_app(
-    *,
-    num_replicas: int = 1,
-    max_ongoing_requests: int = 1024,
-    graceful_shutdown_timeout_s: float = 60.0,
-    num_cpus: float = 0.0,
-    assign_timeout_s: float = 10.0,
-) -> Application:
+def router_app(*, assign_timeout_s: float = 10.0) -> Application:
     """Return the ingress application; its weights come as `user_config`.
 
     Args:
-        num_replicas: Router replicas.
-        max_ongoing_requests: Streams that one replica carries at once.
-        graceful_shutdown_timeout_s: How long streams may run on when a replica goes.
-        num_cpus: Reserved CPUs of each replica.
         assign_timeout_s: How long an engine may take to accept a request before another one gets
             it, or the client a 503: a replica that restarts, or is at max_ongoing_requests.
     """
     return serve.deployment(
         name=DEPLOYMENT_NAME,
-        num_replicas=num_replicas,
-        ray_actor_options={"num_cpus": num_cpus},
-        max_ongoing_requests=max_ongoing_requests,
-        graceful_shutdown_timeout_s=graceful_shutdown_timeout_s,
+        num_replicas=1,  # its token, counts, records and limits are one process's
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        graceful_shutdown_timeout_s=GRACEFUL_SHUTDOWN_TIMEOUT_S,
         user_config={"weights": {}},
     )(Router).bind(assign_timeout_s)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from serve_apps.router.keys import OPEN, KeyRing, KeysError, bearer
-from serve_apps.router.policy import APP_HEADER, OWN_HEADER, Refusal
+from serve_apps.router.policy import APP_HEADER, HEALTH, OWN_HEADER, Refusal
 
 logger = logging.getLogger(__name__)
 
-_HEALTH = "/health"
 _CHALLENGE = 'Bearer realm="specpilot"'
 
 
@@ -47,25 +46,31 @@ class Gate:
         if source != self._keys.source:
             self._keys = KeyRing(source)
 
-    def visitor(self, path: str, headers: Mapping[str, str]) -> Visitor | Refusal:
+    def visitor(
+        self, path: str, headers: Mapping[str, str], engines: Collection[str]
+    ) -> Visitor | Refusal:
         """Return who asks, or why nobody may.
 
         Args:
             path: Below the route; ``/health`` is open.
             headers: By lower-case name.
+            engines: Engine applications that a client may pin where no key is asked for.
         """
         shown, pinned = headers.get(OWN_HEADER), headers.get(APP_HEADER)
         is_own = shown is not None and hmac.compare_digest(
             shown.encode(errors="replace"), self.own_token.encode()
         )
         if not self._keys.is_open:
-            if path == _HEALTH and not is_own:
+            if path == HEALTH and not is_own:
                 return Visitor(is_own=False, pinned=None)
             refused = self._refusal(bearer(headers.get("authorization")), is_own=is_own)
             if refused is not None:
                 return refused
             if pinned is not None and not is_own:
                 return Refusal(403, f"{APP_HEADER} is not for clients", "forbidden")
+        if pinned is not None and not is_own and pinned not in engines:
+            # A trial's engine, say, whose measurement must not meet a client.
+            return Refusal(404, f"{APP_HEADER} names no engine that serves here")
         return Visitor(is_own=is_own, pinned=pinned)
 
     def _refusal(self, key: str | None, *, is_own: bool) -> Refusal | None:

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ REREAD_S = 5.0
 MIN_KEY_LENGTH = 16
 """A shorter one could be found by trying."""
 _KEY = re.compile(r"[\x21-\x7e]+")
+_COMMENT = re.compile(r"(^|\s)#.*")
 
 
 class KeysError(Exception):
@@ -35,8 +36,8 @@ class KeyRing:
     router's node: what Serve is told is shown by its dashboard and kept in Ray's control store.
 
     Args:
-        source: ``open``, ``file:/path`` (a key a line; ``#`` begins a comment) or ``env:NAME``
-            (keys with commas or spaces between).
+        source: ``open``, ``file:/path`` (a key a line; ``#`` at the start or after white space
+            begins a comment) or ``env:NAME`` (keys with commas or spaces between).
         clock: Monotonic seconds.
         environ: The environment.
 
@@ -61,7 +62,7 @@ class KeyRing:
         self._digests: tuple[bytes, ...] = ()
         self._looked_s = -REREAD_S
         self._read_of: tuple[int, ...] | None = None
-        self._error: KeysError | None = None
+        self._problem: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -76,8 +77,9 @@ class KeyRing:
                 took the file away may have meant it.
         """
         self._refresh()
-        if self._error is not None:
-            raise self._error
+        if self._problem is not None:
+            # One that is raised again would keep every request that it went through.
+            raise KeysError(self._problem)
         asked, found = self._digest(key), False
         for digest in self._digests:
             found |= hmac.compare_digest(asked, digest)
@@ -94,14 +96,14 @@ class KeyRing:
         self._looked_s = now_s
         try:
             read_of = self._stamp()
-            if self._error is None and read_of == self._read_of:
+            if self._problem is None and read_of == self._read_of:
                 return
-            self._digests = tuple(self._digest(key) for key in _checked(self._text()))
+            self._digests = tuple(self._digest(key) for key in _checked(self._keys()))
         except (OSError, KeysError, UnicodeDecodeError) as error:
-            self._error = KeysError(f"{self.source}: {_reason(error)}")
-            logger.error("the API keys cannot be read: %s", self._error)
+            self._problem = f"{self.source}: {_reason(error)}"
+            logger.error("the API keys cannot be read: %s", self._problem)
             return
-        self._error, self._read_of = None, read_of
+        self._problem, self._read_of = None, read_of
         logger.info("%d API keys read from %s", len(self._digests), self.source)
 
     def _stamp(self) -> tuple[int, ...]:
@@ -110,10 +112,11 @@ class KeyRing:
         status = Path(self.source.removeprefix(FILE)).stat()
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _text(self) -> str:
+    def _keys(self) -> list[str]:
         if self.source.startswith(VARIABLE):
-            return self._environ.get(self.source.removeprefix(VARIABLE), "").replace(",", "\n")
-        return Path(self.source.removeprefix(FILE)).read_text(encoding="utf-8")
+            text = self._environ.get(self.source.removeprefix(VARIABLE), "")
+            return text.replace(",", " ").split()
+        return _keys_of_lines(Path(self.source.removeprefix(FILE)).read_text(encoding="utf-8"))
 
 
 def bearer(authorization: str | None) -> str | None:
@@ -122,8 +125,7 @@ def bearer(authorization: str | None) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-def _checked(text: str) -> list[str]:
-    keys = list(_keys(text))
+def _checked(keys: list[str]) -> list[str]:
     if not keys:
         raise KeysError("there is no key")
     for number, key in enumerate(keys, start=1):
@@ -134,9 +136,14 @@ def _checked(text: str) -> list[str]:
     return keys
 
 
-def _keys(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        yield from line.partition("#")[0].split()
+def _keys_of_lines(text: str) -> list[str]:
+    keys: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = _COMMENT.sub("", line).split()
+        if len(words) > 1:  # a name beside a key would be a key that is easily guessed
+            raise KeysError(f"line {number} has more than a key; a comment begins with #")
+        keys += words
+    return keys
 
 
 def _reason(error: Exception) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -14,6 +15,10 @@ from serve_apps.router.policy import Refusal
 
 MAX_STREAMS = 1000
 """Of one router: below its deployment's own limit, beyond which Serve queues without a word."""
+MAX_PROBES = 16
+"""Requests of ``/health`` under way at once: they need no key, and an engine answers each."""
+MAX_BODIES_BYTES = 512 << 20
+"""Of clients' bodies in memory at once, 16 of the longest by default: one more is answered 503."""
 # The rest of what was not read is not wanted, and may be long.
 _CLOSE = {"Connection": "close"}
 
@@ -58,6 +63,39 @@ class Limits:
         return cls(**given)
 
 
+Take = Callable[[int], bool]
+"""Takes so much more and returns True, or False where there is no room for it."""
+
+
+class Room:
+    """What requests hold at once of something that is bounded: places, or bytes."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    @contextlib.contextmanager
+    def share(self, most: float) -> Iterator[Take]:
+        """Give a way to take some, and give back at the end what was taken.
+
+        Args:
+            most: Bound of what all together may have taken.
+        """
+        own = 0
+
+        def take(number: int) -> bool:
+            nonlocal own
+            if self.taken + number > most:
+                return False
+            own += number
+            self.taken += number
+            return True
+
+        try:
+            yield take
+        finally:
+            self.taken -= own
+
+
 def header_refusal(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> Refusal | None:
     """Return a refusal of headers that are too long.
 
@@ -72,26 +110,32 @@ def header_refusal(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> Re
     return Refusal(431, f"the headers have {size} bytes, more than {limits.max_header_bytes}")
 
 
-async def read_body(request: Request, limits: Limits) -> bytes | Refusal:
-    """Return the whole body, or why it is not wanted."""
+async def read_body(request: Request, limits: Limits, take: Take) -> bytes | Refusal:
+    """Return the whole body, or why it is not wanted.
+
+    Args:
+        request: Its body is not read yet.
+        limits: Of one body.
+        take: Takes room for so many bytes more.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limits.max_body_bytes:
         return _too_large(limits)
-    parts: list[bytes] = []
-    size = 0
+    body = bytearray()  # a list of parts would cost a client's smallest ones many times their size
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             async for part in request.stream():
-                size += len(part)
-                if size > limits.max_body_bytes:
+                if len(body) + len(part) > limits.max_body_bytes:
                     return _too_large(limits)
-                parts.append(part)
+                if not take(len(part)):
+                    return Refusal(503, "bodies of other requests take all room", headers=_CLOSE)
+                body += part
     except TimeoutError:
         text = f"the body was not there after {limits.body_timeout_s:g} s"
         return Refusal(408, text, headers=_CLOSE)
     except ClientDisconnect:
         return Refusal(400, "the client left before its body was there")
-    return b"".join(parts)
+    return bytes(body)
 
 
 def read_object(body: bytes) -> dict[str, Any] | Refusal:

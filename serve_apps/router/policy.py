@@ -11,20 +11,25 @@ from typing import NamedTuple
 from serve_apps.engine.spec import BOOT_ALIAS_PREFIX
 
 APP_HEADER = "x-specpilot-app"
-"""Request header that pins one engine application (for verification)."""
+"""Request header that pins one engine application (for verification).
+
+A client may pin only where no key is asked for, and only what has a weight, be it 0.
+"""
 OWN_HEADER = "x-specpilot-token"
 """Request header by which specpilot's own requests prove themselves."""
 READ_TIMEOUT_HEADER = "x-specpilot-read-timeout"
 """Response header for Serve's proxy, see ``proxy``: seconds without a byte read."""
 VERSION_HEADER = "x-specpilot-version"
 """Response header: the engine application that answered."""
+HEALTH = "/health"
+"""Path that is open without a key."""
 
 _ALLOWED = {
     "/v1/chat/completions": ("POST",),
     "/v1/completions": ("POST",),
     "/v1/models": ("GET",),
     "/tokenize": ("POST",),
-    "/health": ("GET",),
+    HEALTH: ("GET",),
     "/version": ("GET",),
 }
 # The engine does no authentication of its own: credentials end at the router.

@@ -79,9 +79,11 @@ def test_traffic_follows_the_weights_and_the_pin() -> None:
     production.declare({"v1": SPEC, "v2": {"depth": 5}}, {"v1": 0.9, "v2": 0.1})
     production.state()
 
-    served = Counter(production.complete("x", 1, None)["system_fingerprint"] for _ in range(100))
+    served = Counter(production.ask_as_client()["system_fingerprint"] for _ in range(100))
     assert served == {"v1": 90, "v2": 10}
     assert production.complete("x", 1, "v2")["system_fingerprint"] == "v2"
+    production.complete("x", 1, None)
+    assert sum(each.answered for each in production.served().values()) == 100, "of clients"
 
 
 @pytest.mark.parametrize("weights", [{"v2": 1.0}, {"v1": 0.0}, {"v1": -1.0}])

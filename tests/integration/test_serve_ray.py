@@ -261,6 +261,11 @@ def _router_pids(cluster: Cluster) -> list[int]:
     return [replica["pid"] for replica in replicas]
 
 
+def _own_pin(app: str) -> dict[str, str]:
+    token = serve.get_app_handle("production").own_token.remote().result()
+    return {"x-specpilot-app": app, "x-specpilot-token": token}
+
+
 def _running(cluster: Cluster, *names: str) -> bool:
     found = cluster.applications()
     return all(found.get(name, {}).get("status") == "RUNNING" for name in names)
@@ -313,6 +318,7 @@ def test_production_declared_beside_a_trial_leaves_the_trial_and_shifts_traffic_
     pinned = cluster.request("GET", "/v1/models", headers={"x-specpilot-app": "engine-1"})
     assert pinned[1]["x-specpilot-version"] == "engine-1"
     assert [card["id"] for card in json.loads(pinned[2])["data"]] == ["served"]
+    assert cluster.request("GET", "/health", headers={"x-specpilot-app": "trial-d"})[0] == 404
     assert cluster.request("GET", "/metrics")[0] == 404
     assert cluster.request("GET", "/server_info")[0] == 404
     assert serve.get_app_handle("trial-d").boot_id.remote().result() == trial_boot
@@ -323,7 +329,7 @@ def test_router_without_an_engine_says_503_in_openai_shape(
     cluster: Cluster, production: Callable[..., None]
 ) -> None:
     status, headers, body = cluster.request(
-        "POST", "/v1/completions", _completion(), {"x-specpilot-app": "engine-9"}
+        "POST", "/v1/completions", _completion(), _own_pin("engine-9")
     )
     assert status == 503
     assert int(headers["retry-after"]) > 0
@@ -352,9 +358,7 @@ def test_router_counts_clients_requests_by_engine_and_not_what_is_pinned(
     before = router.counts.remote().result()
 
     assert cluster.request("POST", "/v1/completions", _completion())[0] == 200
-    pinned = cluster.request(
-        "POST", "/v1/completions", _completion(), {"x-specpilot-app": "engine-2"}
-    )
+    pinned = cluster.request("POST", "/v1/completions", _completion(), _own_pin("engine-2"))
     assert pinned[0] == 200
     with contextlib.closing(_open_stream(cluster, max_tokens=300)) as stream:
         stream.recv(200)

@@ -116,14 +116,15 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     parts: AsyncIterator[bytes] | None = None,
     leaves_after: int | None = None,
+    method: str | None = None,
 ) -> Reply:
-    """Make one request: a POST of ``body`` as JSON or of ``parts``, else a GET."""
+    """Make one request: by default a POST of ``body`` as JSON or of ``parts``, else a GET."""
     is_post = body is not None or parts is not None
     sent = parts or _parts(*([json.dumps(body).encode()] if is_post else []))
     client = Client(sent, leaves_after)
     scope: dict[str, Any] = {
         "type": "http",
-        "method": "POST" if is_post else "GET",
+        "method": method or ("POST" if is_post else "GET"),
         "path": path,
         "query_string": b"",
         "headers": [

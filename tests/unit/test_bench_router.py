@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.bench.router.figures import Round, added, is_clean, passage, sequence
+from infra.bench.router.figures import Round, added, cell_lines, is_clean, passage, sequence
 from infra.bench.router.wire import (
     Answer,
     Connection,
@@ -93,6 +93,14 @@ def test_run_with_a_merged_chunk_is_not_clean() -> None:
     bad = Round(direct=(answer(*own),), routed=(answer(own[0] + own[1]),))
     assert is_clean([good])
     assert not is_clean([good, bad])
+
+
+def test_direct_way_has_no_answers_that_differ_for_it_is_what_is_compared_with() -> None:
+    own = (event("a"), DONE)
+    bad = Round(direct=(answer(*own),), routed=(answer(own[0] + own[1]),))
+    rows = [line.split(" | ") for line in cell_lines("a cell", [bad]) if line.startswith("|")]
+    column = rows[0].index("answers that differ")
+    assert [row[column] for row in rows[2:]] == ["-", "1"]
 
 
 @settings(deadline=None, max_examples=30)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra.chaos.clients import NUM_TOKENS, VERSION_HEADER, Clients, Tally
+from infra.chaos.clients import NUM_TOKENS, Clients, Tally
 from infra.chaos.promotion import Row
 from orchestrator.fakes.openai import Act, Script, SseServer, failure, serving
 from orchestrator.fakes.openai.events import DONE, event, usage
 from orchestrator.fakes.openai.script import Part
+from serve_apps.router.policy import VERSION_HEADER
 
 
 def chunk(*tokens: int) -> bytes:

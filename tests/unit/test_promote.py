@@ -95,7 +95,7 @@ def test_clients_are_served_in_every_moment_of_a_promotion() -> None:
 
         def ask(self) -> None:
             if self.is_watched:
-                assert self.complete("x", 4, None)["text"]
+                assert self.ask_as_client()["text"]
 
     production = WatchedProduction()
     scene = Scene(production=production)
@@ -348,7 +348,7 @@ def ask(scene: Scene, times: int) -> None:
     """Let clients ask, whatever comes of it."""
     for _ in range(times):
         with contextlib.suppress(TransientError):
-            scene.production.complete("x", 4, None)
+            scene.production.ask_as_client()
 
 
 def in_canary(scene: Scene, do: Callable[[], None]) -> None:
@@ -395,7 +395,8 @@ def test_canary_of_no_share_shifts_all_at_once() -> None:
 
 
 def break_clients(scene: Scene) -> Callable[[], None]:
-    """Let the challenger answer pins and fail clients."""
+    """Let the challenger answer pins and fail clients; three were answered before the canary."""
+    ask(scene, 3)
 
     def do() -> None:
         scene.production.served = lambda: {  # type: ignore[method-assign]

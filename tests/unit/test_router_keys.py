@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_pin_is_refused_to_a_client_even_with_a_key(keys_file: Path) -> None:
     assert router.counts() == {}
 
 
-def test_own_request_is_pinned_without_a_key_and_counted_nowhere(keys_file: Path) -> None:
+def test_own_requests_need_no_key_and_are_counted_nowhere(keys_file: Path) -> None:
     engine = FakeEngine()
     router = guarded(keys_file, engine)
     own = {"x-specpilot-token": router.own_token(), "x-specpilot-app": "v1"}
@@ -112,7 +113,7 @@ def test_own_request_is_pinned_without_a_key_and_counted_nowhere(keys_file: Path
     assert asked(router, own).status == 200
     assert asked(router, {"x-specpilot-token": router.own_token()}).status == 200
     assert "x-specpilot-token" not in engine.asked[0][2]
-    assert router.counts()["v1"]["answered"] == 1, "the one that was not pinned"
+    assert router.counts()["v1"] == {"answered": 0, "failed": 0, "under_way": 0}
     assert router.requests(0)["records"] == []
 
 
@@ -120,12 +121,25 @@ def test_own_token_is_another_one_in_each_process() -> None:
     assert Router(1.0).own_token() != Router(1.0).own_token()
 
 
-def test_pin_without_keys_is_open_as_before() -> None:
-    v2 = FakeEngine()
-    router = router_of({"v1": FakeEngine(), "v2": v2})
+def test_pin_without_keys_reaches_an_engine_of_the_router_and_no_other() -> None:
+    engines = {name: FakeEngine() for name in ("v1", "v2", "trial")}
+    router = router_of({}, engines.__getitem__)
+    router.reconfigure({"weights": {"v1": 1.0, "v2": 0.0}})
 
     assert asked(router, {"x-specpilot-app": "v2"}).status == 200
-    assert len(v2.asked) == 1
+    refused = asked(router, {"x-specpilot-app": "trial"})
+    assert (refused.status, refused.error["type"]) == (404, "invalid_request_error")
+    assert [len(engine.asked) for engine in engines.values()] == [0, 1, 0]
+
+
+def test_own_pin_reaches_an_engine_without_a_weight() -> None:
+    engines = {name: FakeEngine() for name in ("v1", "v2")}
+    router = router_of({}, engines.__getitem__)
+    router.reconfigure({"weights": {"v1": 1.0}})
+
+    own = {"x-specpilot-token": router.own_token(), "x-specpilot-app": "v2"}
+    assert asked(router, own).status == 200
+    assert [len(engine.asked) for engine in engines.values()] == [0, 1]
 
 
 def test_keys_that_cannot_be_read_refuse_everybody_but_health(tmp_path: Path) -> None:
@@ -184,6 +198,24 @@ def test_variable_holds_keys_with_commas_or_spaces_between() -> None:
     assert not ring.holds("CLIENT_KEYS")
 
 
+def test_number_sign_inside_a_key_is_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"#{OTHER}\n{KEY}#tail\t# why\n  # {OTHER}\n")
+    ring = KeyRing(f"file:{path}")
+    assert ring.holds(f"{KEY}#tail")
+    assert not any(ring.holds(key) for key in (KEY, OTHER, f"#{OTHER}"))
+    assert KeyRing("env:KEYS", environ={"KEYS": f"{KEY}#tail"}).holds(f"{KEY}#tail")
+
+
+def test_line_with_two_words_is_refused_by_its_number_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{KEY}\n{OTHER} the-laptop-of-the-lab\n")
+    with pytest.raises(KeysError, match="line 2 has more than a key") as found:
+        KeyRing(f"file:{path}").holds(KEY)
+    assert "laptop" not in str(found.value)
+    assert OTHER not in str(found.value)
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "short", "sk-0123456789abcd\xe4f"])
 def test_file_without_usable_keys_is_an_error_that_shows_none(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
@@ -202,6 +234,19 @@ def test_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe" * 20)
     with pytest.raises(KeysError, match="UTF-8"):
         KeyRing(f"file:{path}").holds(KEY)
+
+
+def test_error_of_one_request_is_not_that_of_the_next(tmp_path: Path) -> None:
+    ring = KeyRing(f"file:{tmp_path / 'none'}")
+    with pytest.raises(KeysError) as first:
+        ring.holds(KEY)
+    depth = len(list(traceback.walk_tb(first.value.__traceback__)))
+    with pytest.raises(KeysError) as second:
+        ring.holds(OTHER)
+
+    assert str(first.value) == str(second.value)
+    assert first.value is not second.value
+    assert len(list(traceback.walk_tb(first.value.__traceback__))) == depth
 
 
 def test_nothing_logged_holds_a_key(keys_file: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import fields
@@ -12,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from router_scene import DONE, SSE, FakeEngine, Reply, ask, event, router_of
 
-from serve_apps.router.limits import MAX_STREAMS, Limits, header_refusal, read_object
+from serve_apps.router.limits import (
+    MAX_PROBES,
+    MAX_STREAMS,
+    Limits,
+    Room,
+    header_refusal,
+    read_object,
+)
 from serve_apps.router.policy import Refusal
 
 BODY = {"prompt": "one"}
@@ -110,6 +118,90 @@ def test_streams_beyond_the_limit_are_503_until_one_ends() -> None:
     assert [reply.status for reply in refused] == [503, 503]
     assert all(int(reply.headers["retry-after"]) > 0 for reply in refused)
     assert after.status == 200
+
+
+def test_body_of_what_is_no_post_is_not_read() -> None:
+    async def run() -> list[int]:
+        paths = ("/health", "/v1/models", "/version")
+        items = (None, (200, {}), b'{"data": []}')
+        router = router_of({"v1": FakeEngine(items)}, limits={"max_body_bytes": 1})
+        asked = (ask(router, path=path, parts=endless(), method="GET") for path in paths)
+        return [(await asyncio.wait_for(each, 5)).status for each in asked]
+
+    assert asyncio.run(run()) == [200, 200, 200]
+
+
+def test_bodies_of_all_clients_have_a_bound_until_an_engine_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = json.dumps(BODY).encode()
+    monkeypatch.setattr("serve_apps.router.deployment.MAX_BODIES_BYTES", len(body) * 3 // 2)
+
+    async def half(come: asyncio.Event) -> AsyncIterator[bytes]:
+        yield body[:10]
+        await come.wait()
+        yield body[10:]
+
+    async def run() -> tuple[list[int], str]:
+        comes, answers, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        engine = FakeEngine((None, answers, (200, SSE), event(text="a"), ends, DONE))
+        router = router_of({"v1": engine}, limits={"max_body_bytes": len(body)})
+        own = {"x-specpilot-token": router.own_token()}
+        first = asyncio.create_task(ask(router, parts=half(comes)))
+        await asyncio.sleep(0.02)
+        while_read = await ask(router, parts=parts_of(body))
+        comes.set()
+        await asyncio.sleep(0.02)
+        while_waiting = await ask(router, parts=parts_of(body))
+        ours = asyncio.create_task(ask(router, parts=parts_of(body), headers=own))
+        await asyncio.sleep(0.02)
+        answers.set()
+        await asyncio.sleep(0.02)
+        while_streaming = asyncio.create_task(ask(router, parts=parts_of(body)))
+        await asyncio.sleep(0.02)
+        ends.set()
+        passed = await asyncio.gather(first, ours, while_streaming)
+        replies = [while_read, while_waiting, *passed]
+        return [reply.status for reply in replies], while_read.headers["retry-after"]
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == ([503, 503, 200, 200, 200], "5")
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=5), st.integers(0, 30))
+def test_room_is_never_overdrawn_and_all_of_it_comes_back(
+    asked: list[list[int]], most: int
+) -> None:
+    room = Room()
+    with contextlib.ExitStack() as held:
+        for amounts in asked:
+            take = held.enter_context(room.share(most))
+            for amount in amounts:
+                before = room.taken
+                assert take(amount) == (before + amount <= most)
+                assert room.taken in (before, before + amount)
+                assert room.taken <= most
+    assert room.taken == 0
+
+
+def test_health_has_few_places_of_its_own() -> None:
+    async def run() -> list[list[int]]:
+        goes_on = asyncio.Event()
+        router = router_of({"v1": FakeEngine((None, goes_on, (200, {}), b""))})
+        probes = [asyncio.create_task(ask(router, path="/health")) for _ in range(MAX_PROBES)]
+        await asyncio.sleep(0.02)
+        refused = await asyncio.wait_for(ask(router, path="/health"), 5)
+        own = {"x-specpilot-token": router.own_token()}
+        others = [
+            asyncio.create_task(ask(router, path="/health", headers=own)),
+            asyncio.create_task(ask(router, BODY)),
+        ]
+        await asyncio.sleep(0.02)
+        goes_on.set()
+        passed = await asyncio.gather(*probes, *others)
+        after = await ask(router, path="/health")
+        return [[refused.status], [reply.status for reply in passed], [after.status]]
+
+    assert asyncio.run(run()) == [[503], [200] * (MAX_PROBES + 2), [200]]
 
 
 def test_client_that_leaves_gives_its_place_back() -> None:

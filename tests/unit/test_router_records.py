@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_scene import DONE, SSE, FakeEngine, ask, event, router_of
 
@@ -28,6 +28,7 @@ def passed(*chunks: object, head: object = (200, SSE), body: object = BODY) -> A
     return reply, router.requests(0)["records"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=12))
 def test_chunks_are_passed_as_they_come(chunks: list[bytes]) -> None:
     reply, _ = passed(*chunks)
@@ -70,7 +71,7 @@ def test_record_of_a_whole_answer_that_breaks_off_knows_no_tokens() -> None:
     router = router_of(
         {"v1": FakeEngine((None, (200, JSON), b'{"usage', EngineNotRunning("b", "x")))}
     )
-    with pytest.raises(BaseException):  # noqa: B017, PT011  a group of what broke off
+    with pytest.raises(EngineNotRunning):
         asyncio.run(ask(router, BODY))
     (record,) = router.requests(0)["records"]
     assert (record["output_tokens"], record["output_tokens_from"]) == (None, None)
@@ -91,16 +92,56 @@ def test_request_that_the_engine_refuses_is_not_traffic(status: int) -> None:
     assert (reply.status, records) == (status, [])
 
 
-def test_only_completions_of_clients_are_recorded() -> None:
-    async def run() -> list[object]:
-        router = router_of({"v1": FakeEngine()})
-        await ask(router, path="/health")
+def test_only_completions_of_clients_are_recorded_and_counted() -> None:
+    async def run() -> tuple[int, dict[str, int]]:
+        router = router_of({"v1": FakeEngine((None, (200, {}), b'{"data": []}'))})
+        for path in ("/health", "/version", "/v1/models"):
+            await ask(router, path=path)
+        own = {"x-specpilot-token": router.own_token()}
+        await ask(router, BODY, headers=own)
         await ask(router, BODY, path="/tokenize")
         await ask(router, BODY, headers={"x-specpilot-app": "v1"})
         await ask(router, BODY, path="/v1/chat/completions")
-        return list(router.requests(0)["records"])
+        return len(router.requests(0)["records"]), router.counts()["v1"]
 
-    assert len(asyncio.run(run())) == 1
+    assert asyncio.run(run()) == (1, {"answered": 1, "failed": 0, "under_way": 0})
+
+
+def test_failures_of_probes_and_own_requests_are_not_counted_as_clients() -> None:
+    async def run() -> dict[str, int]:
+        router = router_of({"v1": FakeEngine((EngineNotRunning("b", "x"),))})
+        await ask(router, path="/health")
+        await ask(router, BODY, headers={"x-specpilot-token": router.own_token()})
+        await ask(router, BODY)
+        return router.counts()["v1"]
+
+    assert asyncio.run(run()) == {"answered": 0, "failed": 1, "under_way": 0}
+
+
+def test_every_request_that_an_engine_answers_is_under_way() -> None:
+    async def run() -> list[int]:
+        goes_on = asyncio.Event()
+        engine = FakeEngine((None, (200, {}), b'{"data": []}', goes_on))
+        router = router_of({"v1": engine})
+        own = {"x-specpilot-token": router.own_token()}
+        asked = [
+            asyncio.create_task(each)
+            for each in (
+                ask(router, BODY),
+                ask(router, BODY, headers=own),
+                ask(router, BODY, headers={**own, "x-specpilot-app": "v1"}),
+                ask(router, BODY, path="/tokenize"),
+                ask(router, path="/health"),
+                ask(router, path="/v1/models"),
+            )
+        ]
+        await asyncio.sleep(0.02)
+        under_way = [router.counts()["v1"]["under_way"]]
+        goes_on.set()
+        await asyncio.gather(*asked)
+        return [*under_way, router.counts()["v1"]["under_way"]]
+
+    assert asyncio.run(run()) == [6, 0]
 
 
 def test_streams_under_way_are_those_at_the_start() -> None:

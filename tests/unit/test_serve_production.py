@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.adapters import serve_production
 from orchestrator.adapters.serve_production import ServeProduction
+from serve_apps.apps import ROUTER_PROTOCOL
 from serve_apps.router.limits import Limits
 
 KEYS = "file:/etc/specpilot/keys"
@@ -70,7 +71,8 @@ def test_declaration_names_where_the_keys_are_and_the_limits(api: ServeApi) -> N
     assert declared["weights"] == {"specpilot-v1": 1.0}
     assert declared["api_keys"] == KEYS
     assert Limits.from_dict(declared["limits"]) == Limits(max_streams=7)
-    assert api.applications["specpilot"]["deployed_app_config"]["args"] == {}, "no restart"
+    args = api.applications["specpilot"]["deployed_app_config"]["args"]
+    assert args == {"protocol": ROUTER_PROTOCOL}, "only another one restarts it"
     assert production().state().weights == {"specpilot-v1": 1.0}
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from serve_apps.apps import ROUTER_PROTOCOL, router, router_entry
+from serve_apps.router.limits import MAX_STREAMS
 from serve_apps.router.policy import (
     Refusal,
     checked_weights,
@@ -97,3 +99,23 @@ def test_error_has_openais_shape() -> None:
         "param": None,
         "code": 503,
     }
+
+
+def test_router_is_one_replica_that_lets_in_more_than_its_limit() -> None:
+    args = router_entry("production", {})["args"]
+    deployment = router(args)._bound_deployment
+    assert deployment.num_replicas == 1
+    assert deployment.max_ongoing_requests > MAX_STREAMS
+    with pytest.raises(TypeError, match="num_replicas"):
+        router({**args, "num_replicas": 2})
+
+
+def test_declared_router_differs_from_one_of_another_protocol_so_that_serve_restarts_it() -> None:
+    entry = router_entry("production", {"v1": 1.0}, args={"assign_timeout_s": 3.0})
+    assert entry["args"] == {"protocol": ROUTER_PROTOCOL, "assign_timeout_s": 3.0}
+
+
+@pytest.mark.parametrize("other", [{}, {"protocol": ROUTER_PROTOCOL + 1}])
+def test_router_that_another_version_declares_is_refused_in_words(other: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="install the same specpilot"):
+        router(other)

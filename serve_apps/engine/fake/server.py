@@ -24,6 +24,7 @@ from serve_apps.engine.fake.exposition import exposition, kv_capacity, resolved_
 from serve_apps.engine.fake.knobs import Answers, Asked, Fail, Knobs, parse_command
 from serve_apps.engine.fake.reply import Reply
 from serve_apps.engine.fake.simulator import Simulator, Step
+from serve_apps.engine.sockets import FOLDER_VARIABLE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -232,7 +233,7 @@ async def _looping(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Step, No
 
 def _bind_core_socket() -> None:
     """Leave a socket where vLLM leaves its own, if a place is named."""
-    place = os.environ.get("VLLM_RPC_BASE_PATH")
+    place = os.environ.get(FOLDER_VARIABLE)
     if place is not None:
         with socket.socket(socket.AF_UNIX) as core:
             core.bind(str(Path(place) / str(uuid.uuid4())))
