@@ -94,6 +94,16 @@ def test_read_log_finds_body_and_usage_where_import_finds_them() -> None:
     assert [r.output_tokens for r in log.requests] == [7, 8]
 
 
+def test_number_of_chunks_is_no_number_of_tokens() -> None:
+    chunks = {"output_tokens": 40, "output_tokens_from": "chunks"}
+    counted = log_of(request(0, 10, output_tokens=40, output_tokens_from="usage"))
+    log = log_of(request(0, 10, **chunks), request(0, 10, **chunks, **usage(120)))
+
+    assert [r.output_tokens for r in counted.requests] == [40]
+    assert [r.output_tokens for r in log.requests] == [None, 120]
+    assert not profile(log, ProfileSettings()).by_tokens
+
+
 def test_lines_that_cannot_be_used_are_counted_by_reason() -> None:
     log = read_log(
         [
