@@ -6,7 +6,6 @@ nothing of it. Findings that the tracker does not take are told again at the nex
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,11 +14,13 @@ from typing import Any
 
 from orchestrator.core.cell_promises import CellPromises
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.errors import ConfigError
 from orchestrator.events import Emit
 from orchestrator.incumbent import PREMISES_TAG
 from orchestrator.ports import Clock, Registry, Version
 from orchestrator.production_stage import app_name
 from orchestrator.promotion_record import CELLS_TAG, CHAMPION
+from orchestrator.version_tags import read_tag, record_of
 from orchestrator.watch_evidence import interval_evidence
 from orchestrator.watch_intervals import Intervals, Troubles
 from orchestrator.watch_monitor import Change, Monitor
@@ -173,17 +174,18 @@ class Watcher:
         self._say(f"watching version {champion.version}, with the evidence so far")
 
     def _read_promises(self, version: Version) -> CellPromises | None:
-        text = version.tags.get(CELLS_TAG)
+        parse, remedy = record_of(CellPromises), "register another by a study"
         try:
-            if text is None:
-                raise ValueError("it was registered without it")
-            return from_plain(CellPromises, json.loads(text))
-        except (TypeError, ValueError) as error:
-            self._say(
-                f"version {version.version}: its tag {CELLS_TAG} tells nothing to compare with "
-                f"({error}); only its premises are watched, until a study registers another"
-            )
+            found = read_tag(version, CELLS_TAG, parse, noun="promise of cells", remedy=remedy)
+        except ConfigError as error:
+            self._say(f"{error}; only its premises are watched")
             return None
+        if found is None:
+            self._say(
+                f"version {version.version}: it was registered without {CELLS_TAG}; only its "
+                f"premises are watched, until a study registers another"
+            )
+        return found
 
     def _compare_production(self, version: Version) -> None:
         app = app_name(self._settings.app_prefix, version.version)

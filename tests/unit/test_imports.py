@@ -119,7 +119,8 @@ ALLOWED: dict[str, set[str]] = {
     "watch_intervals": {"core", "errors", "events", "watch_ports"},
     "watch": {
         *("core", "errors", "events", "incumbent", "ports", "production_stage"),
-        *("promotion_record", "watch_evidence", "watch_intervals", "watch_monitor", "watch_ports"),
+        *("promotion_record", "version_tags", "watch_evidence", "watch_intervals"),
+        *("watch_monitor", "watch_ports"),
     },
     "watch_loop": {"events", "watch"},
     "watch_service": {

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from watch_scene import MODEL, PROMISES, Scene
 
+from orchestrator.core.codec import to_plain
 from orchestrator.watch_evidence import Evidence
 from orchestrator.watch_monitor import Change, Monitor
+
+CELLS = json.dumps(to_plain(PROMISES))
 
 
 @pytest.fixture
@@ -173,7 +178,36 @@ def test_another_version_begins_anew(scene: Scene) -> None:
     closed = [item for item in scene.findings.kept.values() if item.closed_utc_s is not None]
     assert [item.closed_because for item in closed] == ["version 2 serves now"]
     assert [(item.kind, item.version) for item in scene.watcher.open] == [("premise", 2)]
-    assert any("registered without it" in text for text in scene.said)
+    assert any("registered without specpilot.cells" in text for text in scene.said)
+
+
+@pytest.mark.parametrize(
+    ("garbled", "says"),
+    [
+        (CELLS.replace('"mean": 3.0', '"mean": 0'), "mean 0 is not"),
+        (CELLS.replace('"mean": 0.05', '"mean": NaN'), "NaN is no number"),
+        (CELLS.replace('"mean": 0.05', '"mean": 1e308'), "mean 1e+308 is not"),
+        (CELLS.replace('"factor": 1.02', '"factor": 1e400'), "factor inf is no number"),
+        (CELLS.replace('"factor": 1.02', '"factor": 0.5'), "factor 0.5 is no number"),
+        (CELLS.replace('"weight": 0.5', '"weight": -1'), "weight -1 is no number"),
+        (CELLS.replace('"streams": 8', '"streams": 0'), "streams are not 1 to"),
+        (CELLS.replace('"temperature": 1.0', '"temperature": 1e400'), "temperature is no number"),
+        ("[" * 100_000, "brackets are too deep"),
+        ("{}", "field 'arm' is missing"),
+    ],
+)
+def test_tag_that_somebody_garbled_is_said_and_the_premises_are_watched(
+    scene: Scene, garbled: str, says: str
+) -> None:
+    scene.crown(garbled)
+    scene.change_premise()
+    scene.minutes(30)
+
+    (said,) = [text for text in scene.said if "specpilot.cells" in text]
+    assert said.startswith("version 2 of 'demo': its tag specpilot.cells is no promise of cells")
+    assert says in said
+    assert said.endswith("only its premises are watched")
+    assert kinds(scene) == ["premise"]
 
 
 def test_watcher_that_is_ended_every_minute_knows_the_same(scene: Scene) -> None:

@@ -64,9 +64,12 @@ class Scene:
         self.production = FakeWatched("specpilot-v1", self.clock)
         self.watcher = self.new_watcher()
 
-    def crown(self, promises: CellPromises | None) -> int:
+    def crown(self, promises: CellPromises | str | None) -> int:
+        """Let a version serve that was registered with these promises, or with such a text."""
         tags = {PREMISES_TAG: json.dumps(PREMISES.to_dict())}
-        if promises is not None:
+        if isinstance(promises, str):
+            tags[CELLS_TAG] = promises
+        elif promises is not None:
             tags[CELLS_TAG] = json.dumps(to_plain(promises))
         version = self.registry.create_version(MODEL, "run", {}, tags)
         self.registry.set_alias(MODEL, CHAMPION, version.version)
