@@ -132,8 +132,7 @@ class CellPromises:
         means = [_mean([level.mean for level in by_streams[place]]) for place in places]
         factors = [_mean([level.factor for level in by_streams[place]]) for place in places]
         return tuple(
-            # Interpolated, it may come to lie a rounding below 1.
-            Level(mean=float(mean), factor=max(1.0, float(factor)))
+            Level(mean=float(mean), factor=float(factor))
             for mean, factor in zip(
                 np.interp(streams, places, means), np.interp(streams, places, factors), strict=True
             )

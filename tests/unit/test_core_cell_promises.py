@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watch_scene import PROMISES, cell_promise
 
-from orchestrator.core.cell_promises import CellPromises, Level, make_cell_promises
+from orchestrator.core.cell_promises import CellPromises, make_cell_promises
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.types import Arm, Cell
 
@@ -58,18 +58,6 @@ def test_interval_that_leaves_everything_open_promises_nothing() -> None:
 
     assert {item.step_time for item in found.cells} == {None}
     assert {item.length for item in found.cells} != {None}
-
-
-@given(st.floats(1, 1.1), st.floats(1, 1.1), st.floats(1, 8))
-def test_factor_between_two_cells_is_never_below_one(a: float, b: float, streams: float) -> None:
-    cells = (cell_promise(1), cell_promise(8))
-    levels = (Level(mean=0.05, factor=a), Level(mean=0.05, factor=b))
-    both = tuple(replace(c, step_time=s) for c, s in zip(cells, levels, strict=True))
-
-    found = replace(PROMISES, cells=both).step_time_at([streams])
-
-    assert found is not None
-    assert found[0].factor >= 1
 
 
 def test_length_of_a_mix_counts_steps() -> None:

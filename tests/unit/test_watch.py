@@ -122,6 +122,21 @@ def test_router_that_began_anew_leaves_a_gap(scene: Scene) -> None:
     assert scene.watcher.state()["monitor"] != before
 
 
+def test_router_that_began_anew_while_no_watcher_looked_leaves_a_gap(scene: Scene) -> None:
+    scene.minutes(30)
+    before = scene.watcher.state()["monitor"]
+    scene.production.serve(30.0, streams=4)
+    scene.production.restart_router()
+    scene.production.serve(30.0, streams=4)
+    scene.again()
+    scene.watcher.look()
+    scene.minutes(10)
+    assert scene.watcher.state()["monitor"] == before, "it has half of a minute's requests"
+
+    scene.minutes(1)
+    assert scene.watcher.state()["monitor"] != before
+
+
 def test_router_that_forgets_leaves_a_gap(scene: Scene) -> None:
     for _ in range(150):
         scene.production.serve(240.0, streams=4)
