@@ -134,15 +134,17 @@ class Watcher:
         """Go on from a state.
 
         Raises:
-            ValueError: It was written by another version of this program.
+            ValueError: Another version of this program wrote it; nothing was taken from it.
         """
         try:
-            self._open = {k: from_plain(WatchFinding, v) for k, v in state["open"].items()}
-            self._untold = {k: from_plain(WatchFinding, v) for k, v in state["untold"].items()}
+            opened = {k: from_plain(WatchFinding, v) for k, v in state["open"].items()}
+            untold = {k: from_plain(WatchFinding, v) for k, v in state["untold"].items()}
+            version, monitor = state["version"], state["monitor"]
             self._intervals.restore(state["intervals"])
-            self._kept_version, self._kept = state["version"], state["monitor"]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"is no state of a watcher: {error!r}") from error
+        self._kept_version, self._kept = version, monitor
+        self._open, self._untold = opened, untold
 
     def _turn_to(self, champion: Version) -> None:
         """Begin with a version's tests, or go on with them."""

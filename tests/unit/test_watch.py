@@ -8,6 +8,7 @@ import pytest
 from watch_scene import MODEL, PROMISES, Scene
 
 from orchestrator.core.codec import to_plain
+from orchestrator.core.edetector import CLOSED
 from orchestrator.watch_evidence import Evidence
 from orchestrator.watch_monitor import Change, Monitor
 
@@ -263,6 +264,36 @@ def test_no_champion_is_said_once_and_watched_when_it_comes(scene: Scene) -> Non
 def test_state_of_something_else_is_refused(scene: Scene) -> None:
     with pytest.raises(ValueError, match="no state of a watcher"):
         scene.watcher.restore({"open": {}})
+
+
+def test_state_that_is_damaged_at_its_end_leaves_nothing_of_it(scene: Scene) -> None:
+    scene.change_premise()
+    scene.minutes(15)
+    state = scene.watcher.state()
+    fresh = scene.new_watcher()
+    nothing = fresh.state()
+
+    for key, value in (("intervals", {}), ("intervals", None), ("untold", []), ("open", {"a": 1})):
+        with pytest.raises(ValueError, match=r"watcher|record|missing"):
+            fresh.restore({**state, key: value})
+        assert fresh.state() == nothing
+
+
+def test_evidence_that_is_damaged_is_dropped_whole_with_its_findings(scene: Scene) -> None:
+    scene.production.length = 2.4
+    scene.until("acceptance", is_open=True, most=500)
+    state = json.loads(json.dumps(scene.watcher.state()))
+    state["monitor"]["step_time"]["recent"] = [[0.0]]
+    scene.watcher = scene.new_watcher()
+    scene.watcher.restore(state)
+    scene.minutes(1)
+
+    assert scene.watcher.open == ()
+    assert "the evidence so far is dropped: recent of shape (1, 1) and not (3, 1)" in scene.said
+    found = scene.watcher.state()["monitor"]
+    assert found["acceptance"]["detector"]["open"] == [CLOSED]
+    scene.until("acceptance", is_open=True, most=500)
+    assert len(scene.findings.kept) == 2, "what lasts is found again"
 
 
 def test_study_that_was_started_is_written_on_its_finding(scene: Scene) -> None:
