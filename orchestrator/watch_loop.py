@@ -107,8 +107,9 @@ class WatchLoop:
             self._watcher.note_study(finding_id, text)
 
     async def _end_study(self) -> None:
+        self._note_end()
         study = self._study
-        if study is None or study.returncode is not None:
+        if study is None:
             return
         self._say("ending the study that asks again")
         study.send_signal(signal.SIGINT)

@@ -30,12 +30,19 @@ except KeyboardInterrupt:
 class Harness:
     """A loop without waits that is sent a signal when a condition holds."""
 
-    def __init__(self, scene: Scene, command: tuple[str, ...] | None, *, once: bool = False):
+    def __init__(
+        self,
+        scene: Scene,
+        command: tuple[str, ...] | None,
+        *,
+        once: bool = False,
+        every_s: float = 0.0,
+    ) -> None:
         self.scene = scene
         self.states: list[Mapping[str, Any]] = []
         self.stop_when: Callable[[], bool] = lambda: False
         self.num_looks = 0
-        settings = LoopSettings(every_s=0.0, once=once, study_command=command)
+        settings = LoopSettings(every_s=every_s, once=once, study_command=command)
         self.loop = WatchLoop(scene.watcher, settings, self.keep, scene.said.append)
 
     def keep(self, state: Mapping[str, Any]) -> None:
@@ -78,15 +85,48 @@ def test_signal_ends_the_service_with_its_state_kept(scene: Scene) -> None:
 def test_finding_starts_one_study_and_hears_of_its_end(scene: Scene) -> None:
     scene.change_premise()
     harness = Harness(scene, ENDS)
-    harness.stop_when = lambda: (
-        any("ended with status" in text for text in scene.said) and harness.num_looks > 5
-    )
+    looks_after: list[int] = []
+
+    def has_looked_again() -> bool:
+        if any("ended with status" in text for text in scene.said):
+            looks_after.append(harness.num_looks)
+        return len(looks_after) == 3
+
+    harness.stop_when = has_looked_again
     harness.run()
 
     assert sum("started: " in text for text in scene.said) == 1
     assert scene.watcher.open[0].study == "ended with status 3, nothing was promoted"
     (told,) = scene.findings.kept.values()
-    assert told.study.startswith(("started", "ended"))
+    assert told.study == "ended with status 3, nothing was promoted"
+
+
+def test_end_of_a_study_between_the_last_look_and_the_signal_is_kept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.change_premise()
+    harness = Harness(scene, ENDS, every_s=3600.0)
+    started: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def seen(*typed: str, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*typed, **options))
+        return started[0]
+
+    async def signal_after_its_end() -> None:
+        service = asyncio.create_task(harness.loop.run())
+        while not started:
+            await asyncio.sleep(0.01)
+        await started[0].wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await service
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", seen)
+    asyncio.run(signal_after_its_end())
+
+    assert scene.watcher.open[0].study == "ended with status 3, nothing was promoted"
+    (untold,) = harness.states[-1]["untold"].values()
+    assert untold["study"] == scene.watcher.open[0].study
 
 
 def test_study_under_way_is_interrupted_with_the_watcher(scene: Scene, tmp_path: Path) -> None:
