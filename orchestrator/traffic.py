@@ -181,13 +181,17 @@ def profile_lines(found: Profile) -> list[str]:
         "objective:",
         "  weights:",
     ]
-    lines += [
-        f"    - {{streams: {item['streams']}, temperature: {item['temperature']:g}, "
-        f"weight: {item['weight']:.4f}}}"
-        for item in profile_weights(found)
-    ]
+    lines += [f"    - {entry}" for entry in weight_entries(found.weights)]
     pairs = (f"c{c}_t{t:g}={weight:.4f}" for (c, t), weight in found.weights.items())
     return [*lines, f"# decide --weights {','.join(pairs)}"]
+
+
+def weight_entries(weights: Mapping[tuple[int, float], float]) -> list[str]:
+    """Return shares by streams and temperature as YAML entries of ``objective.weights``."""
+    return [
+        f"{{streams: {streams}, temperature: {temperature:g}, weight: {weight:.4f}}}"
+        for (streams, temperature), weight in sorted(weights.items())
+    ]
 
 
 def profile_weights(found: Profile) -> list[dict[str, float]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.events import Emit
+from orchestrator.traffic import weight_entries
 from orchestrator.watch import Watcher
 
 STUDY_END_S = 60.0
@@ -127,8 +128,4 @@ def weights_override(shares: Mapping[tuple[int, float], float]) -> str:
     Args:
         shares: Of the output tokens by streams and temperature.
     """
-    cells: Sequence[str] = [
-        f"{{streams: {streams}, temperature: {temperature:g}, weight: {share:.4f}}}"
-        for (streams, temperature), share in sorted(shares.items())
-    ]
-    return f"objective.weights=[{', '.join(cells)}]"
+    return f"objective.weights=[{', '.join(weight_entries(shares))}]"

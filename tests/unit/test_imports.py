@@ -122,7 +122,7 @@ ALLOWED: dict[str, set[str]] = {
         *("promotion_record", "version_tags", "watch_evidence", "watch_intervals"),
         *("watch_monitor", "watch_ports"),
     },
-    "watch_loop": {"events", "watch"},
+    "watch_loop": {"events", "traffic", "watch"},
     "watch_service": {
         *("adapters", "cluster", "compose", "config", "errors", "events", "ports", "prepare"),
         *("premises_check", "traffic", "watch", "watch_evidence", "watch_loop", "watch_ports"),

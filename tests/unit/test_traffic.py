@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from orchestrator import traffic_command
 from orchestrator.errors import ConfigError
-from orchestrator.traffic import Log, ProfileSettings, profile, profile_lines, read_log
+from orchestrator.traffic import (
+    Log,
+    ProfileSettings,
+    profile,
+    profile_lines,
+    read_log,
+    weight_entries,
+)
+from orchestrator.watch_loop import weights_override
 
 
 def log_of(*items: Mapping[str, object]) -> Log:
@@ -205,6 +213,20 @@ def test_command_prints_yaml_for_a_study_and_weights_for_decide(
     assert "# decide --weights c1_t0.7=0.5000,c2_t0.7=0.5000" in out
     assert "# load.streams needs [1, 2], load.temperatures [0.7]." in out
     assert profile_lines(profile(log_of(request(0, 1)), ProfileSettings()))[-2].startswith("    -")
+
+
+def test_entries_of_weights_are_the_same_in_a_file_and_in_a_setting() -> None:
+    found = profile(log_of(request(0, 10), request(5, 15)), ProfileSettings())
+
+    assert weight_entries(found.weights) == [
+        "{streams: 1, temperature: 0.7, weight: 0.5000}",
+        "{streams: 2, temperature: 0.7, weight: 0.5000}",
+    ]
+    entries = [line for line in profile_lines(found) if line.startswith("    - ")]
+    assert entries == [f"    - {entry}" for entry in weight_entries(found.weights)]
+    assert weights_override(found.weights) == (
+        f"objective.weights=[{', '.join(weight_entries(found.weights))}]"
+    )
 
 
 @pytest.mark.parametrize(
