@@ -53,6 +53,8 @@ class Watcher:
         findings: Where findings are kept.
         stale: Returns a sentence for each changed premise that a conclusion of the version's
             study stands on.
+        refusal: Returns why a study that asks again would be refused for the version; None where
+            it would not.
         clock: Time.
         say: Told what happens.
     """
@@ -65,6 +67,7 @@ class Watcher:
         production: Watched,
         findings: Findings,
         stale: Callable[[Version], Sequence[str]],
+        refusal: Callable[[Version], str | None],
         clock: Clock,
         say: Emit,
     ) -> None:
@@ -72,6 +75,7 @@ class Watcher:
         self._registry = registry
         self._findings = findings
         self._stale = stale
+        self._refusal = refusal
         self._clock = clock
         self._say = say
         self._troubles = Troubles(say)
@@ -111,6 +115,13 @@ class Watcher:
             self._compare_production(self._version)
             self._compare_premises(self._version)
         self._tell()
+
+    def refusal(self) -> tuple[bool, str | None]:
+        """Return whether it can be told if a study would be refused, and why it would."""
+        version, refusal = self._version, self._refusal
+        if version is None:
+            return False, None
+        return self._troubles.tried("the study that asks again", lambda: refusal(version))
 
     def note_study(self, finding_id: str, text: str) -> None:
         """Write on a finding what became of the study that it started."""

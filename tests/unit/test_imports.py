@@ -102,7 +102,7 @@ ALLOWED: dict[str, set[str]] = {
         *("promotion_course", "promotion_record", "promotion_report", "promotion_steps"),
         *("serve_apps", "version_tags"),
     },
-    "premises_check": {"core", "errors", "incumbent", "ports", "prepare"},
+    "premises_check": {"config", "core", "errors", "incumbent", "ports", "prepare"},
     "premises_report": {"core", "premises_check", "promotion_report"},
     "incumbent": {"config", "core", "errors", "ports", "promotion_record", "version_tags"},
     "resume": {

@@ -14,6 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from watch_scene import Scene
 
+from orchestrator.errors import ConfigError
 from orchestrator.watch_loop import LoopSettings, WatchLoop, weights_override
 
 ENDS = (sys.executable, "-c", "raise SystemExit(3)")
@@ -137,6 +138,55 @@ def test_study_under_way_is_interrupted_with_the_watcher(scene: Scene, tmp_path:
     harness.run()
 
     assert scene.watcher.open[0].study == "was ended with the watcher, status 7"
+
+
+def test_study_that_would_be_refused_is_not_started_and_the_finding_says_who_decides(
+    scene: Scene,
+) -> None:
+    scene.change_premise()
+    scene.refusal = "cannot be compared: type this"
+    harness = Harness(scene, ENDS)
+    harness.stop_when = lambda: harness.num_looks == 4
+    harness.run()
+
+    (told,) = scene.findings.kept.values()
+    assert told.study == "was not started: version 1 cannot be compared: type this"
+    assert sum("was not started" in text for text in scene.said) == 1
+    assert not any("started: -c" in text for text in scene.said)
+
+
+def test_study_is_started_for_a_finding_once_it_is_no_longer_refused(scene: Scene) -> None:
+    scene.change_premise()
+    scene.refusal = "cannot be compared"
+    harness = Harness(scene, ENDS)
+
+    def has_ended() -> bool:
+        scene.refusal = None if harness.num_looks > 2 else scene.refusal
+        has_begun = any("again started: " in text for text in scene.said)
+        if harness.num_looks > 5 and not has_begun:
+            return True
+        return any("ended with status" in text for text in scene.said)
+
+    harness.stop_when = has_ended
+    harness.run()
+
+    assert scene.watcher.open[0].study == "ended with status 3, nothing was promoted"
+
+
+def test_nothing_is_started_while_nobody_can_tell_whether_it_would_be_refused(
+    scene: Scene,
+) -> None:
+    scene.change_premise()
+    scene.refusal = ConfigError("target.path", "is gone", "put it back")
+    harness = Harness(scene, ENDS)
+    harness.stop_when = lambda: harness.num_looks == 4
+    harness.run()
+
+    assert scene.watcher.open[0].study == ""
+    about = [text for text in scene.said if text.startswith("the study that asks again")]
+    assert about == [
+        "the study that asks again: target.path: is gone; put it back; it goes on without"
+    ]
 
 
 def test_report_starts_nothing(scene: Scene) -> None:
