@@ -185,12 +185,12 @@ def _run(args: argparse.Namespace) -> int:
     if args.command in WITHOUT_STUDY:
         return int(WITHOUT_STUDY[args.command].run(args))
     config = load_config(args.study, args.overrides)
+    typed = shlex.join(["python", "-m", "orchestrator", "study", str(args.study), *args.overrides])
     if args.command == "watch":
-        return _watch(config, args)
+        return _watch(config, args, typed)
     # Ray and MLflow take seconds to import; a typing error in the study should not.
     from orchestrator import commands  # noqa: PLC0415
 
-    typed = shlex.join(["python", "-m", "orchestrator", "study", str(args.study), *args.overrides])
     if args.command == "study":
         return int(commands.study(config, resume=args.resume, command=typed))
     if args.command == "premises":
@@ -209,12 +209,13 @@ def _run(args: argparse.Namespace) -> int:
     return int(getattr(commands, args.command)(config))
 
 
-def _watch(config: StudyConfig, args: argparse.Namespace) -> int:
+def _watch(config: StudyConfig, args: argparse.Namespace, typed: str) -> int:
     from orchestrator import watch_service  # noqa: PLC0415  as commands
 
     options = watch_service.WatchOptions(
         study=args.study,
         overrides=tuple(args.overrides),
+        command=typed,
         every_s=args.every,
         once=args.once,
         profile=args.profile,

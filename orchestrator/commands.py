@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -30,7 +30,7 @@ from orchestrator.events import Printer
 from orchestrator.forecast import Times, forecast
 from orchestrator.incumbent import comparable_champion, incumbent_arm
 from orchestrator.ports import Registry, Version
-from orchestrator.premises_check import Checked, check
+from orchestrator.premises_check import asking, check
 from orchestrator.premises_report import format_check, format_short
 from orchestrator.prepare import Prepared, premises_by_build, prepare
 from orchestrator.promotion_record import (
@@ -329,17 +329,10 @@ def premises(config: StudyConfig, *, command: str) -> ExitStatus:
     counted = [checked for alias, checked in checks.items() if alias != PREVIOUS]
     states = {checked.state for checked in counted}
     if any(checked.state == "stale" or checked.fault is not None for checked in counted):
-        printer.lines([f"to ask again: {_asking(config, checks, command)}"])
+        printer.lines([f"to ask again: {asking(config, checks.get(CHAMPION), command)}"])
     if "stale" in states:
         return ExitStatus.NOTHING_PROMOTED
     return ExitStatus.FAILED if "unknown" in states else ExitStatus.DONE
-
-
-def _asking(config: StudyConfig, checks: Mapping[str, Checked], command: str) -> str:
-    """Return the command of a study that is not refused for the champion that serves."""
-    is_refused = CHAMPION in checks and checks[CHAMPION].is_incomparable
-    adds = is_refused and not config.policy.replace_incomparable_champion
-    return command + (" policy.replace_incomparable_champion=true" if adds else "")
 
 
 def status(config: StudyConfig) -> ExitStatus:

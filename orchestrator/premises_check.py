@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.config import StudyConfig
 from orchestrator.core.conclusions import Judged, compare_keys, judge, premises_gate
 from orchestrator.core.premises import SERVED, Compared, compare
 from orchestrator.core.promotion import Gate
@@ -74,6 +75,24 @@ def gate(version: Version, prepared: Prepared) -> Gate:
     held = held_premises(version)
     build = prepared.config.engine.build if held is None else held.engine_build
     return premises_gate(held, world(prepared, build), version_arm(version))
+
+
+def is_refused(config: StudyConfig, champion: Checked | None) -> bool:
+    """Return whether ``comparable_champion`` refuses the study for what serves."""
+    is_incomparable = champion is not None and champion.is_incomparable
+    return is_incomparable and not config.policy.replace_incomparable_champion
+
+
+def asking(config: StudyConfig, champion: Checked | None, command: str) -> str:
+    """Return the command of a study that is not refused for the champion that serves.
+
+    Args:
+        config: The study.
+        champion: What serves, beside the world; None where nothing does.
+        command: The study, as it would be typed.
+    """
+    adds = " policy.replace_incomparable_champion=true" if is_refused(config, champion) else ""
+    return command + adds
 
 
 def stale_premises(checked: Checked) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ The objective of a study is the traffic's mean seconds per output token. Of a lo
 so a cell's weight is its share of the output tokens. A request's tokens are spread evenly over its
 time; how many requests overlap at each moment says which concurrency they belong to. A few requests
 without tokens, such as those that clients broke off, count for the concurrency only. Where more
-lack them, shares of the requests' time stand in for tokens, which gives slow cells too much.
+lack them, shares of the requests' time stand in for tokens, which gives slow cells too much. So do
+they for streams of which only the number of chunks is known: a chunk holds all tokens of a step.
 """
 
 from __future__ import annotations
@@ -180,13 +181,17 @@ def profile_lines(found: Profile) -> list[str]:
         "objective:",
         "  weights:",
     ]
-    lines += [
-        f"    - {{streams: {item['streams']}, temperature: {item['temperature']:g}, "
-        f"weight: {item['weight']:.4f}}}"
-        for item in profile_weights(found)
-    ]
+    lines += [f"    - {entry}" for entry in weight_entries(found.weights)]
     pairs = (f"c{c}_t{t:g}={weight:.4f}" for (c, t), weight in found.weights.items())
     return [*lines, f"# decide --weights {','.join(pairs)}"]
+
+
+def weight_entries(weights: Mapping[tuple[int, float], float]) -> list[str]:
+    """Return shares by streams and temperature as YAML entries of ``objective.weights``."""
+    return [
+        f"{{streams: {streams}, temperature: {temperature:g}, weight: {weight:.4f}}}"
+        for (streams, temperature), weight in sorted(weights.items())
+    ]
 
 
 def profile_weights(found: Profile) -> list[dict[str, float]]:
@@ -256,8 +261,9 @@ def _tokens(item: Mapping[str, object]) -> float | None:
             found = _number(usage.get("completion_tokens", usage.get("output_tokens")))
             if found is not None:
                 return found
+    is_of_chunks = item.get("output_tokens_from") == "chunks"
     for key in ("completion_tokens", "output_tokens"):
-        found = _number(item.get(key))
+        found = None if is_of_chunks else _number(item.get(key))
         if found is not None:
             return found
     return None

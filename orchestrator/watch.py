@@ -6,7 +6,6 @@ nothing of it. Findings that the tracker does not take are told again at the nex
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,11 +14,13 @@ from typing import Any
 
 from orchestrator.core.cell_promises import CellPromises
 from orchestrator.core.codec import from_plain, to_plain
+from orchestrator.errors import ConfigError
 from orchestrator.events import Emit
 from orchestrator.incumbent import PREMISES_TAG
 from orchestrator.ports import Clock, Registry, Version
 from orchestrator.production_stage import app_name
 from orchestrator.promotion_record import CELLS_TAG, CHAMPION
+from orchestrator.version_tags import read_tag, record_of
 from orchestrator.watch_evidence import interval_evidence
 from orchestrator.watch_intervals import Intervals, Troubles
 from orchestrator.watch_monitor import Change, Monitor
@@ -52,6 +53,8 @@ class Watcher:
         findings: Where findings are kept.
         stale: Returns a sentence for each changed premise that a conclusion of the version's
             study stands on.
+        refusal: Returns why a study that asks again would be refused for the version; None where
+            it would not.
         clock: Time.
         say: Told what happens.
     """
@@ -64,6 +67,7 @@ class Watcher:
         production: Watched,
         findings: Findings,
         stale: Callable[[Version], Sequence[str]],
+        refusal: Callable[[Version], str | None],
         clock: Clock,
         say: Emit,
     ) -> None:
@@ -71,6 +75,7 @@ class Watcher:
         self._registry = registry
         self._findings = findings
         self._stale = stale
+        self._refusal = refusal
         self._clock = clock
         self._say = say
         self._troubles = Troubles(say)
@@ -111,6 +116,13 @@ class Watcher:
             self._compare_premises(self._version)
         self._tell()
 
+    def refusal(self) -> tuple[bool, str | None]:
+        """Return whether it can be told if a study would be refused, and why it would."""
+        version, refusal = self._version, self._refusal
+        if version is None:
+            return False, None
+        return self._troubles.tried("the study that asks again", lambda: refusal(version))
+
     def note_study(self, finding_id: str, text: str) -> None:
         """Write on a finding what became of the study that it started."""
         for key, finding in self._open.items():
@@ -133,15 +145,17 @@ class Watcher:
         """Go on from a state.
 
         Raises:
-            ValueError: It was written by another version of this program.
+            ValueError: Another version of this program wrote it; nothing was taken from it.
         """
         try:
-            self._open = {k: from_plain(WatchFinding, v) for k, v in state["open"].items()}
-            self._untold = {k: from_plain(WatchFinding, v) for k, v in state["untold"].items()}
+            opened = {k: from_plain(WatchFinding, v) for k, v in state["open"].items()}
+            untold = {k: from_plain(WatchFinding, v) for k, v in state["untold"].items()}
+            version, monitor = state["version"], state["monitor"]
             self._intervals.restore(state["intervals"])
-            self._kept_version, self._kept = state["version"], state["monitor"]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"is no state of a watcher: {error!r}") from error
+        self._kept_version, self._kept = version, monitor
+        self._open, self._untold = opened, untold
 
     def _turn_to(self, champion: Version) -> None:
         """Begin with a version's tests, or go on with them."""
@@ -173,17 +187,18 @@ class Watcher:
         self._say(f"watching version {champion.version}, with the evidence so far")
 
     def _read_promises(self, version: Version) -> CellPromises | None:
-        text = version.tags.get(CELLS_TAG)
+        parse, remedy = record_of(CellPromises), "register another by a study"
         try:
-            if text is None:
-                raise ValueError("it was registered without it")
-            return from_plain(CellPromises, json.loads(text))
-        except (TypeError, ValueError) as error:
-            self._say(
-                f"version {version.version}: its tag {CELLS_TAG} tells nothing to compare with "
-                f"({error}); only its premises are watched, until a study registers another"
-            )
+            found = read_tag(version, CELLS_TAG, parse, noun="promise of cells", remedy=remedy)
+        except ConfigError as error:
+            self._say(f"{error}; only its premises are watched")
             return None
+        if found is None:
+            self._say(
+                f"version {version.version}: it was registered without {CELLS_TAG}; only its "
+                f"premises are watched, until a study registers another"
+            )
+        return found
 
     def _compare_production(self, version: Version) -> None:
         app = app_name(self._settings.app_prefix, version.version)

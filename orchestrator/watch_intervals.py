@@ -62,6 +62,23 @@ class Interval:
     """Their difference."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    moment_s: float
+    exposition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What a new process must know."""
+
+    app: str | None
+    router: str | None
+    """Which one knew the requests of the intervals that wait."""
+    before: _Look | None
+    pending: tuple[Interval, ...]
+
+
 class Intervals:
     """Collects the intervals of one engine application at a time.
 
@@ -76,8 +93,7 @@ class Intervals:
         self._troubles = troubles
         self._say = say
         self._app: str | None = None
-        self._before: tuple[float, str] | None = None
-        """Moment and exposition of the last look."""
+        self._before: _Look | None = None
         self._pending: list[Interval] = []
         self._requests: list[RecordedRequest] = []
         self._router: str | None = None
@@ -105,11 +121,14 @@ class Intervals:
 
     def state(self) -> dict[str, Any]:
         """Return what a new process must know, as plain JSON; the router still has its requests."""
-        return {
-            "app": self._app,
-            "before": None if self._before is None else list(self._before),
-            "pending": [to_plain(item) for item in self._pending],
-        }
+        return to_plain(
+            _Kept(
+                app=self._app,
+                router=self._router,
+                before=self._before,
+                pending=tuple(self._pending),
+            )
+        )
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state.
@@ -117,9 +136,9 @@ class Intervals:
         Raises:
             ValueError: It holds something else.
         """
-        self._app, before = state["app"], state["before"]
-        self._before = None if before is None else (float(before[0]), str(before[1]))
-        self._pending = [from_plain(Interval, item) for item in state["pending"]]
+        kept = from_plain(_Kept, state)
+        self._app, self._router = kept.app, kept.router
+        self._before, self._pending = kept.before, list(kept.pending)
 
     def _carries_all(self, app: str) -> bool:
         _, state = self._troubles.tried("production", self._production.state)
@@ -141,17 +160,19 @@ class Intervals:
         _, found = self._troubles.tried("the engine's counters", read)
         if found is None:
             return
-        before, self._before = self._before, (now_s, found[0])
-        if before is None or not 0 < now_s - before[0] <= LONGEST_S:
+        before, self._before = self._before, _Look(moment_s=now_s, exposition=found[0])
+        if before is None or not 0 < now_s - before.moment_s <= LONGEST_S:
             return
         try:
-            counters = delta(parse_counters(before[1]), found[1])
+            counters = delta(parse_counters(before.exposition), found[1])
         except EngineRestarted as error:
             self._say(f"{app}: {error}; the interval is left out")
         except MeasurementError as error:
             self._say(f"{app}: {error}; the interval shows nothing")
         else:
-            self._pending.append(Interval(began_s=before[0], ended_s=now_s, counters=counters))
+            self._pending.append(
+                Interval(began_s=before.moment_s, ended_s=now_s, counters=counters)
+            )
 
     def _read_requests(self) -> bool:
         """Fetch what has ended since the look before; return whether the router answered."""

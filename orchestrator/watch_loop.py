@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.events import Emit
+from orchestrator.traffic import weight_entries
 from orchestrator.watch import Watcher
 
 STUDY_END_S = 60.0
 """What a study is given to end its trials, as `ray job stop` gives it."""
+
+NOT_STARTED = "was not started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +85,23 @@ class WatchLoop:
         self._keep(self._watcher.state())
 
     async def _ask_again(self, command: tuple[str, ...]) -> None:
-        """Start one study for all findings that have had none; each finding has one at most."""
-        fresh = [finding for finding in self._watcher.open if not finding.study]
+        """Start one study for all findings that have had none; each finding has one at most.
+
+        None is started that would be refused: it is a person who decides about that.
+        """
+        fresh = [
+            finding
+            for finding in self._watcher.open
+            if not finding.study or finding.study.startswith(NOT_STARTED)
+        ]
         if not fresh:
+            return
+        is_told, reason = await asyncio.to_thread(self._watcher.refusal)
+        if not is_told:
+            return
+        if reason is not None:
+            text = f"{NOT_STARTED}: {reason}"
+            self._note(text, [item.finding_id for item in fresh if item.study != text])
             return
         is_traffic = any(finding.kind == "traffic" for finding in self._watcher.open)
         shares = self._watcher.shares if is_traffic else None
@@ -92,23 +109,25 @@ class WatchLoop:
         self._asked_for = tuple(finding.finding_id for finding in fresh)
         # In a session of its own: a Ctrl-C at the terminal is the watcher's to pass on.
         self._study = await asyncio.create_subprocess_exec(*typed, start_new_session=True)
-        self._note(f"started: {' '.join(typed[1:])}")
+        self._note(f"started: {' '.join(typed[1:])}", self._asked_for)
 
     def _note_end(self) -> None:
         if self._study is not None and self._study.returncode is not None:
             status = self._study.returncode
             meaning = {0: "done", 2: "bad input", 3: "nothing was promoted"}.get(status, "failed")
-            self._note(f"ended with status {status}, {meaning}")
+            self._note(f"ended with status {status}, {meaning}", self._asked_for)
             self._study, self._asked_for = None, ()
 
-    def _note(self, text: str) -> None:
-        self._say(f"the study that asks again {text}")
-        for finding_id in self._asked_for:
+    def _note(self, text: str, finding_ids: Sequence[str]) -> None:
+        if finding_ids:
+            self._say(f"the study that asks again {text}")
+        for finding_id in finding_ids:
             self._watcher.note_study(finding_id, text)
 
     async def _end_study(self) -> None:
+        self._note_end()
         study = self._study
-        if study is None or study.returncode is not None:
+        if study is None:
             return
         self._say("ending the study that asks again")
         study.send_signal(signal.SIGINT)
@@ -117,7 +136,7 @@ class WatchLoop:
         except TimeoutError:
             study.kill()
             await study.wait()
-        self._note(f"was ended with the watcher, status {study.returncode}")
+        self._note(f"was ended with the watcher, status {study.returncode}", self._asked_for)
 
 
 def weights_override(shares: Mapping[tuple[int, float], float]) -> str:
@@ -126,8 +145,4 @@ def weights_override(shares: Mapping[tuple[int, float], float]) -> str:
     Args:
         shares: Of the output tokens by streams and temperature.
     """
-    cells: Sequence[str] = [
-        f"{{streams: {streams}, temperature: {temperature:g}, weight: {share:.4f}}}"
-        for (streams, temperature), share in sorted(shares.items())
-    ]
-    return f"objective.weights=[{', '.join(cells)}]"
+    return f"objective.weights=[{', '.join(weight_entries(shares))}]"

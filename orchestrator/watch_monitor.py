@@ -35,13 +35,17 @@ class Monitor:
     """
 
     def __init__(self, promises: CellPromises, *, tolerance: float) -> None:
-        self._levels = {
-            "acceptance": LevelTest(1, tolerance=tolerance),
-            "step_time": LevelTest(1, tolerance=tolerance),
-        }
+        self._tolerance = tolerance
         self._cells = tuple(sorted(promises.weights))
         self._weights = np.array([promises.weights[cell] for cell in self._cells])
-        self._mix = MixTest(1, self._weights) if self._cells else None
+        self._levels, self._mix = self._begin()
+
+    def _begin(self) -> tuple[dict[str, LevelTest], MixTest | None]:
+        """Return tests without evidence."""
+        levels = {
+            kind: LevelTest(1, tolerance=self._tolerance) for kind in ("acceptance", "step_time")
+        }
+        return levels, MixTest(1, self._weights) if self._cells else None
 
     @property
     def shares(self) -> dict[tuple[int, float], float] | None:
@@ -121,14 +125,17 @@ class Monitor:
         """Go on from a state of the same version.
 
         Raises:
-            ValueError: It is of other cells.
+            ValueError: It is of other cells or garbled, as with KeyError and TypeError; nothing
+                was taken from it.
         """
         if [tuple(cell) for cell in state["cells"]] != list(self._cells):
             raise ValueError("its cells are others")
-        for kind, test in self._levels.items():
+        levels, mix = self._begin()
+        for kind, test in levels.items():
             test.restore(state[kind])
-        if self._mix is not None:
-            self._mix.restore(state["mix"])
+        if mix is not None:
+            mix.restore(state["mix"])
+        self._levels, self._mix = levels, mix
 
 
 def _looks(ratio: Ratio, seconds: float) -> Looks:

@@ -20,7 +20,8 @@ class RecordedRequest:
     streams_at_start: int
     """Requests under way when it began, itself included."""
     output_tokens: int | None
-    """None where the answer did not say, as when the client broke it off."""
+    """None where the answer had no ``usage``: a stream that was not asked for one (the number of
+    its chunks is too small by the acceptance length), and one that the client broke off."""
     prompt_tokens: int | None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError
 from orchestrator.events import Printer
 from orchestrator.ports import Version
-from orchestrator.premises_check import check, stale_premises
+from orchestrator.premises_check import Checked, asking, check, is_refused, stale_premises
 from orchestrator.prepare import Prepared, prepare, resolve
 from orchestrator.traffic import ProfileSettings, profile, profile_lines, profile_weights
 from orchestrator.watch import Watcher, WatchSettings
@@ -32,6 +33,8 @@ class WatchOptions:
 
     study: Path
     overrides: tuple[str, ...]
+    command: str
+    """The study that asks again, as it would be typed."""
     every_s: float
     once: bool
     profile: Path | None
@@ -79,6 +82,7 @@ def watch(config: StudyConfig, options: WatchOptions) -> int:
             production=production,
             findings=compose.findings(config),
             stale=lambda version: _stale(version, options),
+            refusal=lambda version: refusal(version, options),
             clock=clock,
             say=printer.say,
         )
@@ -88,13 +92,11 @@ def watch(config: StudyConfig, options: WatchOptions) -> int:
                 watcher.restore(kept)
             except ValueError as error:
                 printer.say(f"{file.path} {error}; the evidence so far is lost")
-        again = (sys.executable, "-m", "orchestrator", "study", str(options.study))
+        again = (sys.executable, *shlex.split(options.command)[1:])
         settings = LoopSettings(
             every_s=options.every_s,
             once=options.once,
-            study_command=(
-                (*again, *options.overrides) if config.policy.on_drift == "study" else None
-            ),
+            study_command=again if config.policy.on_drift == "study" else None,
         )
         asyncio.run(WatchLoop(watcher, settings, file.write, printer.say).run())
         printer.lines([f"open: {item.finding_id}: {item.sentence}" for item in watcher.open])
@@ -144,7 +146,29 @@ def default_temperature(config: StudyConfig) -> float:
     return generation_defaults(target, engine.args, engine_build=engine.build).temperature
 
 
+def refusal(version: Version, options: WatchOptions) -> str | None:
+    """Return why a study would be refused for the version that serves, and what a person can type.
+
+    None where it would not be refused.
+
+    Raises:
+        ConfigError: The study's file or its models cannot be read.
+    """
+    prepared, checked = _beside(version, options)
+    if not is_refused(prepared.config, checked):
+        return None
+    return (
+        f"version {version.version} cannot be compared with the study's arms; a person has to "
+        f"decide whether another one replaces it uncompared: "
+        f"{asking(prepared.config, checked, options.command)}"
+    )
+
+
 def _stale(version: Version, options: WatchOptions) -> tuple[str, ...]:
-    """Return which premises have changed by the study's file and its models as they are now."""
+    return stale_premises(_beside(version, options)[1])
+
+
+def _beside(version: Version, options: WatchOptions) -> tuple[Prepared, Checked]:
+    """Return the version beside the study's file and its models as they are now."""
     prepared = prepare(load_config(options.study, options.overrides), models_must_exist=True)
-    return stale_premises(check(version, prepared))
+    return prepared, check(version, prepared)

@@ -237,12 +237,19 @@ def request_page(data: Any) -> RequestPage:
             next=int(data["last"]),
             lost=int(data["lost"]),
             requests=tuple(
-                from_plain(RecordedRequest, {name: item[name] for name in _REQUEST_FIELDS})
-                for item in data["records"]
+                from_plain(RecordedRequest, _fields_of(item)) for item in data["records"]
             ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise TransientError(f"the router's requests cannot be read: {error}") from error
+
+
+def _fields_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: item[name] for name in _REQUEST_FIELDS}
+    if item["output_tokens_from"] != "usage":
+        # A chunk holds all tokens of a step, so that their number is no number of tokens.
+        found["output_tokens"] = None
+    return found
 
 
 def _status(app: Mapping[str, Any]) -> str:

@@ -15,6 +15,10 @@ import numpy as np
 from orchestrator.core.promise import Expected, make_promise
 from orchestrator.core.types import Arm, BoardModel, Boot, Cell
 
+LEAST_MEAN, MOST_MEAN = 1e-9, 1e9
+"""Of a level: far beyond any step time and acceptance length, and no sum of them overflows."""
+MOST_STREAMS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
@@ -22,7 +26,18 @@ class Level:
 
     mean: float
     factor: float
-    """Within which the verdict's interval lets the level differ, above 1."""
+    """Within which the verdict's interval lets the level differ, 1 or more."""
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing can be compared with.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
+        if not LEAST_MEAN <= self.mean <= MOST_MEAN:
+            raise ValueError(f"mean {self.mean:g} is not {LEAST_MEAN:g} to {MOST_MEAN:g}")
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"factor {self.factor:g} is no number from 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +51,19 @@ class CellPromise:
     """Tokens a step, and the interval of the mean; None without speculation or without spread."""
     step_time: Level | None
     """Seconds, and the interval of one boot; None where times are modelled or show no spread."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no traffic has.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
+        if not 0 <= self.weight < math.inf:
+            raise ValueError(f"weight {self.weight:g} is no number from 0")
+        if not 1 <= self.cell.streams <= MOST_STREAMS:
+            raise ValueError(f"its cell's streams are not 1 to {MOST_STREAMS}")
+        if not 0 <= self.cell.temperature < math.inf:
+            raise ValueError("its cell's temperature is no number from 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +175,19 @@ def make_cell_promises(
         )
         # An hour of production has so many drafts that its own chance is nothing, and one boot.
         length = _level(promise.acceptance, math.inf, confidence)
-        step = _level(promise.step_time, 1.0, confidence)
-        if step is not None:
-            step = Level(mean=step.mean, factor=step.factor * (1 + step_tolerance))
+        step = _level(promise.step_time, 1.0, confidence, tolerance=step_tolerance)
         found.append(CellPromise(cell=cell, weight=weight, length=length, step_time=step))
     return CellPromises(arm=arm, cells=tuple(found))
 
 
-def _level(expected: Expected | None, weight: float, confidence: float) -> Level | None:
+def _level(
+    expected: Expected | None, weight: float, confidence: float, *, tolerance: float = 0.0
+) -> Level | None:
     if expected is None:
         return None
-    return Level(mean=expected.mean, factor=expected.factor(weight, confidence))
+    factor = expected.factor(weight, confidence) * (1 + tolerance)
+    # An interval that leaves everything open promises nothing.
+    return Level(mean=expected.mean, factor=factor) if factor < math.inf else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.core.edetector import EDetector, Flags, Floats
+from orchestrator.core.edetector import EDetector, Flags, Floats, kept_array
 
 BATCH_S = 1200.0
 """Seconds of evidence in a batch, at least. Some 18 are needed for an alarm. With 10 minutes a
@@ -138,11 +138,12 @@ class LevelTest:
         """Go on from a state of as many streams.
 
         Raises:
-            ValueError: It is another's.
+            ValueError: It is another's, as with KeyError and TypeError; nothing was taken from it.
         """
+        sums = kept_array(state, "sums", self._sums.shape)
+        recent = kept_array(state, "recent", self._recent.shape)
         self.detector.restore(state["detector"])
-        self._sums = np.array(state["sums"], dtype=float)
-        self._recent = np.array(state["recent"], dtype=float)
+        self._sums, self._recent = sums, recent
 
 
 class MixTest:
@@ -209,17 +210,17 @@ class MixTest:
         """Go on from a state of as many streams and cells.
 
         Raises:
-            ValueError: It is another's.
+            ValueError: It is another's, as with KeyError and TypeError; nothing was taken from it.
         """
-        tokens = np.array(state["tokens"], dtype=float)
-        if tokens.shape != self._tokens.shape:
-            raise ValueError(f"tokens of shape {tokens.shape} and not {self._tokens.shape}")
+        tokens = kept_array(state, "tokens", self._tokens.shape)
+        requests = kept_array(state, "requests", self._requests.shape)
+        seconds = kept_array(state, "seconds", self._seconds.shape)
+        is_known = np.array([row is not None for row in state["shares"]])
+        rows = [self._weights.tolist() if row is None else row for row in state["shares"]]
+        known = kept_array({"shares": rows}, "shares", self.shares.shape)
         self.detector.restore(state["detector"])
-        self._tokens = tokens
-        self._requests = np.array(state["requests"], dtype=float)
-        self._seconds = np.array(state["seconds"], dtype=float)
-        for row, shares in enumerate(state["shares"]):
-            self.shares[row] = np.nan if shares is None else shares
+        self._tokens, self._requests, self._seconds = tokens, requests, seconds
+        self.shares = np.where(is_known[:, None], known, np.nan)
 
 
 def _ratio(a: Floats, b: Floats) -> Floats:

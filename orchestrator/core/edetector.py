@@ -93,7 +93,30 @@ class EDetector:
         Raises:
             ValueError: It is of other streams, directions or bets.
         """
-        sums, opened = np.array(state["sums"], dtype=float), np.array(state["open"])
-        if sums.shape != self._sums.shape or opened.shape != self.open.shape:
-            raise ValueError(f"evidence of shape {sums.shape} and not {self._sums.shape}")
-        self._sums, self.open = sums, opened
+        sums = kept_array(state, "sums", self._sums.shape)
+        opened = kept_array(state, "open", self.open.shape)
+        if not np.isin(opened, range(CLOSED, self._sums.shape[1])).all():
+            raise ValueError(f"open is {opened.tolist()}, which are no directions")
+        self._sums, self.open = sums, opened.astype(int)
+
+
+def kept_array(state: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats:
+    """Return finite numbers of a state.
+
+    Args:
+        state: Plain JSON.
+        name: Its key.
+        shape: That they must have.
+
+    Raises:
+        ValueError: They are not there, or are others.
+    """
+    try:
+        found = np.array(state[name], dtype=float)
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name} cannot be read: {error!r}") from error
+    if found.shape != shape:
+        raise ValueError(f"{name} of shape {found.shape} and not {shape}")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} is not finite")
+    return found

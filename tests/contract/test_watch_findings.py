@@ -141,6 +141,12 @@ def test_answer_of_the_router_is_read_whole_or_not_at_all() -> None:
     assert page.router == request_page(records.since(2)).router
     assert page.router != request_page(Records().since(0)).router
 
+    (record,) = records.since(0)["records"]
+    counted = {**record, "output_tokens": 7, "output_tokens_from": "usage"}
+    assert request_page({**records.since(0), "records": [counted]}).requests[0].output_tokens == 7
+    assert record["output_tokens_from"] == "chunks"
+    assert page.requests[0].output_tokens is None, "a chunk may hold many tokens"
+
     cut = records.since(0)
     del cut["records"][0]["streams_at_start"]
     for broken in ({}, cut, None):

@@ -49,6 +49,17 @@ def test_modelled_times_and_no_speculation_promise_less() -> None:
     assert made(BASELINE).length_of({(1, 0.7): 1.0}) is None
 
 
+def test_interval_that_leaves_everything_open_promises_nothing() -> None:
+    boots = make_boots(ARM, [0.001, 1e6], cells=CELLS)
+    found = make_cell_promises(
+        ARM, boots, weights=dict.fromkeys(CELLS, 0.5), board=None, confidence=0.99,
+        step_tolerance=0.02,
+    )  # fmt: skip
+
+    assert {item.step_time for item in found.cells} == {None}
+    assert {item.length for item in found.cells} != {None}
+
+
 def test_length_of_a_mix_counts_steps() -> None:
     promises = replace(PROMISES, cells=(cell_promise(1, length=2.0), cell_promise(4, length=4.0)))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -145,3 +146,39 @@ def test_state_of_a_mix_goes_on_where_it_was() -> None:
     assert whole.state() == part.state()
     with pytest.raises(ValueError, match="tokens of shape"):
         MixTest(1, WEIGHTS[:2]).restore(whole.state())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LevelTest(1, tolerance=0.03), lambda: MixTest(1, WEIGHTS)]
+)
+@pytest.mark.parametrize("damage", [None, [], [[0.0, 0.0]], ["x"], [None], [10**400], [math.nan]])
+def test_state_that_is_damaged_anywhere_leaves_nothing_of_it(
+    make: Callable[[], LevelTest | MixTest], damage: object
+) -> None:
+    seen, fresh = make(), make()
+    if isinstance(seen, LevelTest):
+        changes(seen, lambda _: 1.2, 1000)
+    else:
+        days(seen, [0.0, 0.1, 0.9], 10)
+    nothing, state = fresh.state(), seen.state()
+    assert state["detector"]["open"] != [CLOSED]
+
+    for holder, key in [(state, key) for key in state] + [
+        (state["detector"], key) for key in state["detector"]
+    ]:
+        whole, holder[key] = holder[key], damage
+        if not (key == "shares" and damage == [None]):  # it is how no day is told
+            with pytest.raises((ValueError, KeyError, TypeError)):
+                fresh.restore(state)
+            assert fresh.state() == nothing
+        holder[key] = whole
+    fresh.restore(state)
+    assert fresh.state() == state
+
+
+def test_state_with_an_alarm_of_no_direction_is_refused() -> None:
+    state = LevelTest(1, tolerance=0.03).state()
+    state["detector"]["open"] = [2]
+
+    with pytest.raises(ValueError, match="no directions"):
+        LevelTest(1, tolerance=0.03).restore(state)

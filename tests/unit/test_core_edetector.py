@@ -101,5 +101,5 @@ def test_state_goes_on_where_it_was(values: list[float], cut: int) -> None:
 def test_state_of_other_directions_is_refused() -> None:
     state = EDetector(1, num_directions=1, threshold=9.0).state()
 
-    with pytest.raises(ValueError, match="evidence of shape"):
+    with pytest.raises(ValueError, match="sums of shape"):
         EDetector(1, num_directions=2, threshold=9.0).restore(state)

@@ -102,7 +102,7 @@ ALLOWED: dict[str, set[str]] = {
         *("promotion_course", "promotion_record", "promotion_report", "promotion_steps"),
         *("serve_apps", "version_tags"),
     },
-    "premises_check": {"core", "errors", "incumbent", "ports", "prepare"},
+    "premises_check": {"config", "core", "errors", "incumbent", "ports", "prepare"},
     "premises_report": {"core", "premises_check", "promotion_report"},
     "incumbent": {"config", "core", "errors", "ports", "promotion_record", "version_tags"},
     "resume": {
@@ -119,9 +119,10 @@ ALLOWED: dict[str, set[str]] = {
     "watch_intervals": {"core", "errors", "events", "watch_ports"},
     "watch": {
         *("core", "errors", "events", "incumbent", "ports", "production_stage"),
-        *("promotion_record", "watch_evidence", "watch_intervals", "watch_monitor", "watch_ports"),
+        *("promotion_record", "version_tags", "watch_evidence", "watch_intervals"),
+        *("watch_monitor", "watch_ports"),
     },
-    "watch_loop": {"events", "watch"},
+    "watch_loop": {"events", "traffic", "watch"},
     "watch_service": {
         *("adapters", "cluster", "compose", "config", "errors", "events", "ports", "prepare"),
         *("premises_check", "traffic", "watch", "watch_evidence", "watch_loop", "watch_ports"),

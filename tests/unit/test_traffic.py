@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from orchestrator import traffic_command
 from orchestrator.errors import ConfigError
-from orchestrator.traffic import Log, ProfileSettings, profile, profile_lines, read_log
+from orchestrator.traffic import (
+    Log,
+    ProfileSettings,
+    profile,
+    profile_lines,
+    read_log,
+    weight_entries,
+)
+from orchestrator.watch_loop import weights_override
 
 
 def log_of(*items: Mapping[str, object]) -> Log:
@@ -92,6 +100,16 @@ def test_read_log_finds_body_and_usage_where_import_finds_them() -> None:
     )
     assert [r.temperature for r in log.requests] == [0.2, 0.3]
     assert [r.output_tokens for r in log.requests] == [7, 8]
+
+
+def test_number_of_chunks_is_no_number_of_tokens() -> None:
+    chunks = {"output_tokens": 40, "output_tokens_from": "chunks"}
+    counted = log_of(request(0, 10, output_tokens=40, output_tokens_from="usage"))
+    log = log_of(request(0, 10, **chunks), request(0, 10, **chunks, **usage(120)))
+
+    assert [r.output_tokens for r in counted.requests] == [40]
+    assert [r.output_tokens for r in log.requests] == [None, 120]
+    assert not profile(log, ProfileSettings()).by_tokens
 
 
 def test_lines_that_cannot_be_used_are_counted_by_reason() -> None:
@@ -195,6 +213,20 @@ def test_command_prints_yaml_for_a_study_and_weights_for_decide(
     assert "# decide --weights c1_t0.7=0.5000,c2_t0.7=0.5000" in out
     assert "# load.streams needs [1, 2], load.temperatures [0.7]." in out
     assert profile_lines(profile(log_of(request(0, 1)), ProfileSettings()))[-2].startswith("    -")
+
+
+def test_entries_of_weights_are_the_same_in_a_file_and_in_a_setting() -> None:
+    found = profile(log_of(request(0, 10), request(5, 15)), ProfileSettings())
+
+    assert weight_entries(found.weights) == [
+        "{streams: 1, temperature: 0.7, weight: 0.5000}",
+        "{streams: 2, temperature: 0.7, weight: 0.5000}",
+    ]
+    entries = [line for line in profile_lines(found) if line.startswith("    - ")]
+    assert entries == [f"    - {entry}" for entry in weight_entries(found.weights)]
+    assert weights_override(found.weights) == (
+        f"objective.weights=[{', '.join(weight_entries(found.weights))}]"
+    )
 
 
 @pytest.mark.parametrize(

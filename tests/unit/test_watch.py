@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from watch_scene import MODEL, PROMISES, Scene
 
+from orchestrator.core.codec import to_plain
+from orchestrator.core.edetector import CLOSED
 from orchestrator.watch_evidence import Evidence
 from orchestrator.watch_monitor import Change, Monitor
+
+CELLS = json.dumps(to_plain(PROMISES))
 
 
 @pytest.fixture
@@ -117,6 +123,21 @@ def test_router_that_began_anew_leaves_a_gap(scene: Scene) -> None:
     assert scene.watcher.state()["monitor"] != before
 
 
+def test_router_that_began_anew_while_no_watcher_looked_leaves_a_gap(scene: Scene) -> None:
+    scene.minutes(30)
+    before = scene.watcher.state()["monitor"]
+    scene.production.serve(30.0, streams=4)
+    scene.production.restart_router()
+    scene.production.serve(30.0, streams=4)
+    scene.again()
+    scene.watcher.look()
+    scene.minutes(10)
+    assert scene.watcher.state()["monitor"] == before, "it has half of a minute's requests"
+
+    scene.minutes(1)
+    assert scene.watcher.state()["monitor"] != before
+
+
 def test_router_that_forgets_leaves_a_gap(scene: Scene) -> None:
     for _ in range(150):
         scene.production.serve(240.0, streams=4)
@@ -173,7 +194,36 @@ def test_another_version_begins_anew(scene: Scene) -> None:
     closed = [item for item in scene.findings.kept.values() if item.closed_utc_s is not None]
     assert [item.closed_because for item in closed] == ["version 2 serves now"]
     assert [(item.kind, item.version) for item in scene.watcher.open] == [("premise", 2)]
-    assert any("registered without it" in text for text in scene.said)
+    assert any("registered without specpilot.cells" in text for text in scene.said)
+
+
+@pytest.mark.parametrize(
+    ("garbled", "says"),
+    [
+        (CELLS.replace('"mean": 3.0', '"mean": 0'), "mean 0 is not"),
+        (CELLS.replace('"mean": 0.05', '"mean": NaN'), "NaN is no number"),
+        (CELLS.replace('"mean": 0.05', '"mean": 1e308'), "mean 1e+308 is not"),
+        (CELLS.replace('"factor": 1.02', '"factor": 1e400'), "factor inf is no number"),
+        (CELLS.replace('"factor": 1.02', '"factor": 0.5'), "factor 0.5 is no number"),
+        (CELLS.replace('"weight": 0.5', '"weight": -1'), "weight -1 is no number"),
+        (CELLS.replace('"streams": 8', '"streams": 0'), "streams are not 1 to"),
+        (CELLS.replace('"temperature": 1.0', '"temperature": 1e400'), "temperature is no number"),
+        ("[" * 100_000, "brackets are too deep"),
+        ("{}", "field 'arm' is missing"),
+    ],
+)
+def test_tag_that_somebody_garbled_is_said_and_the_premises_are_watched(
+    scene: Scene, garbled: str, says: str
+) -> None:
+    scene.crown(garbled)
+    scene.change_premise()
+    scene.minutes(30)
+
+    (said,) = [text for text in scene.said if "specpilot.cells" in text]
+    assert said.startswith("version 2 of 'demo': its tag specpilot.cells is no promise of cells")
+    assert says in said
+    assert said.endswith("only its premises are watched")
+    assert kinds(scene) == ["premise"]
 
 
 def test_watcher_that_is_ended_every_minute_knows_the_same(scene: Scene) -> None:
@@ -214,6 +264,36 @@ def test_no_champion_is_said_once_and_watched_when_it_comes(scene: Scene) -> Non
 def test_state_of_something_else_is_refused(scene: Scene) -> None:
     with pytest.raises(ValueError, match="no state of a watcher"):
         scene.watcher.restore({"open": {}})
+
+
+def test_state_that_is_damaged_at_its_end_leaves_nothing_of_it(scene: Scene) -> None:
+    scene.change_premise()
+    scene.minutes(15)
+    state = scene.watcher.state()
+    fresh = scene.new_watcher()
+    nothing = fresh.state()
+
+    for key, value in (("intervals", {}), ("intervals", None), ("untold", []), ("open", {"a": 1})):
+        with pytest.raises(ValueError, match=r"watcher|record|missing"):
+            fresh.restore({**state, key: value})
+        assert fresh.state() == nothing
+
+
+def test_evidence_that_is_damaged_is_dropped_whole_with_its_findings(scene: Scene) -> None:
+    scene.production.length = 2.4
+    scene.until("acceptance", is_open=True, most=500)
+    state = json.loads(json.dumps(scene.watcher.state()))
+    state["monitor"]["step_time"]["recent"] = [[0.0]]
+    scene.watcher = scene.new_watcher()
+    scene.watcher.restore(state)
+    scene.minutes(1)
+
+    assert scene.watcher.open == ()
+    assert "the evidence so far is dropped: recent of shape (1, 1) and not (3, 1)" in scene.said
+    found = scene.watcher.state()["monitor"]
+    assert found["acceptance"]["detector"]["open"] == [CLOSED]
+    scene.until("acceptance", is_open=True, most=500)
+    assert len(scene.findings.kept) == 2, "what lasts is found again"
 
 
 def test_study_that_was_started_is_written_on_its_finding(scene: Scene) -> None:

@@ -14,6 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from watch_scene import Scene
 
+from orchestrator.errors import ConfigError
 from orchestrator.watch_loop import LoopSettings, WatchLoop, weights_override
 
 ENDS = (sys.executable, "-c", "raise SystemExit(3)")
@@ -30,12 +31,19 @@ except KeyboardInterrupt:
 class Harness:
     """A loop without waits that is sent a signal when a condition holds."""
 
-    def __init__(self, scene: Scene, command: tuple[str, ...] | None, *, once: bool = False):
+    def __init__(
+        self,
+        scene: Scene,
+        command: tuple[str, ...] | None,
+        *,
+        once: bool = False,
+        every_s: float = 0.0,
+    ) -> None:
         self.scene = scene
         self.states: list[Mapping[str, Any]] = []
         self.stop_when: Callable[[], bool] = lambda: False
         self.num_looks = 0
-        settings = LoopSettings(every_s=0.0, once=once, study_command=command)
+        settings = LoopSettings(every_s=every_s, once=once, study_command=command)
         self.loop = WatchLoop(scene.watcher, settings, self.keep, scene.said.append)
 
     def keep(self, state: Mapping[str, Any]) -> None:
@@ -78,15 +86,48 @@ def test_signal_ends_the_service_with_its_state_kept(scene: Scene) -> None:
 def test_finding_starts_one_study_and_hears_of_its_end(scene: Scene) -> None:
     scene.change_premise()
     harness = Harness(scene, ENDS)
-    harness.stop_when = lambda: (
-        any("ended with status" in text for text in scene.said) and harness.num_looks > 5
-    )
+    looks_after: list[int] = []
+
+    def has_looked_again() -> bool:
+        if any("ended with status" in text for text in scene.said):
+            looks_after.append(harness.num_looks)
+        return len(looks_after) == 3
+
+    harness.stop_when = has_looked_again
     harness.run()
 
     assert sum("started: " in text for text in scene.said) == 1
     assert scene.watcher.open[0].study == "ended with status 3, nothing was promoted"
     (told,) = scene.findings.kept.values()
-    assert told.study.startswith(("started", "ended"))
+    assert told.study == "ended with status 3, nothing was promoted"
+
+
+def test_end_of_a_study_between_the_last_look_and_the_signal_is_kept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.change_premise()
+    harness = Harness(scene, ENDS, every_s=3600.0)
+    started: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def seen(*typed: str, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*typed, **options))
+        return started[0]
+
+    async def signal_after_its_end() -> None:
+        service = asyncio.create_task(harness.loop.run())
+        while not started:
+            await asyncio.sleep(0.01)
+        await started[0].wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await service
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", seen)
+    asyncio.run(signal_after_its_end())
+
+    assert scene.watcher.open[0].study == "ended with status 3, nothing was promoted"
+    (untold,) = harness.states[-1]["untold"].values()
+    assert untold["study"] == scene.watcher.open[0].study
 
 
 def test_study_under_way_is_interrupted_with_the_watcher(scene: Scene, tmp_path: Path) -> None:
@@ -97,6 +138,55 @@ def test_study_under_way_is_interrupted_with_the_watcher(scene: Scene, tmp_path:
     harness.run()
 
     assert scene.watcher.open[0].study == "was ended with the watcher, status 7"
+
+
+def test_study_that_would_be_refused_is_not_started_and_the_finding_says_who_decides(
+    scene: Scene,
+) -> None:
+    scene.change_premise()
+    scene.refusal = "cannot be compared: type this"
+    harness = Harness(scene, ENDS)
+    harness.stop_when = lambda: harness.num_looks == 4
+    harness.run()
+
+    (told,) = scene.findings.kept.values()
+    assert told.study == "was not started: version 1 cannot be compared: type this"
+    assert sum("was not started" in text for text in scene.said) == 1
+    assert not any("started: -c" in text for text in scene.said)
+
+
+def test_study_is_started_for_a_finding_once_it_is_no_longer_refused(scene: Scene) -> None:
+    scene.change_premise()
+    scene.refusal = "cannot be compared"
+    harness = Harness(scene, ENDS)
+
+    def has_ended() -> bool:
+        scene.refusal = None if harness.num_looks > 2 else scene.refusal
+        has_begun = any("again started: " in text for text in scene.said)
+        if harness.num_looks > 5 and not has_begun:
+            return True
+        return any("ended with status" in text for text in scene.said)
+
+    harness.stop_when = has_ended
+    harness.run()
+
+    assert scene.watcher.open[0].study == "ended with status 3, nothing was promoted"
+
+
+def test_nothing_is_started_while_nobody_can_tell_whether_it_would_be_refused(
+    scene: Scene,
+) -> None:
+    scene.change_premise()
+    scene.refusal = ConfigError("target.path", "is gone", "put it back")
+    harness = Harness(scene, ENDS)
+    harness.stop_when = lambda: harness.num_looks == 4
+    harness.run()
+
+    assert scene.watcher.open[0].study == ""
+    about = [text for text in scene.said if text.startswith("the study that asks again")]
+    assert about == [
+        "the study that asks again: target.path: is gone; put it back; it goes on without"
+    ]
 
 
 def test_report_starts_nothing(scene: Scene) -> None:

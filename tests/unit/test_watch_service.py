@@ -8,16 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from core_samples import make_arm
 
+from orchestrator import cli, compose, watch_service
 from orchestrator.adapters.watch_file import WatchFile
 from orchestrator.cli import parser
-from orchestrator.config import load_config
+from orchestrator.config import StudyConfig, load_config
+from orchestrator.core.codec import to_plain
 from orchestrator.errors import ConfigError
 from orchestrator.events import Printer
+from orchestrator.fakes.tracker import FakeRegistry
 from orchestrator.fakes.watched import FakeWatched
 from orchestrator.fakes.world import FakeClock
-from orchestrator.prepare import Prepared, identity, prepare
-from orchestrator.watch_service import WatchOptions, write_profile
+from orchestrator.incumbent import ARM_TAG, PREMISES_TAG, comparable_champion
+from orchestrator.prepare import Prepared, identity, premises, premises_by_build, prepare
+from orchestrator.promotion_record import CHAMPION
+from orchestrator.watch_service import WatchOptions, refusal, write_profile
 
 DEMO = Path("conf/study/demo.yaml")
 
@@ -104,7 +110,59 @@ def test_options_that_make_no_sense_are_refused(
     every_s: float, profile: Path | None, where: str
 ) -> None:
     with pytest.raises(ConfigError, match=where):
-        WatchOptions(study=DEMO, overrides=(), every_s=every_s, once=False, profile=profile)
+        WatchOptions(
+            study=DEMO, overrides=(), command="", every_s=every_s, once=False, profile=profile
+        )
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_study_for_another_engine_is_refused_with_the_command_of_premises(
+    target_folder: Path,
+    draft_folder: Path,
+    workload_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    allowed: bool,
+) -> None:
+    inputs = [
+        f"target.path={target_folder}",
+        f"draft.path={draft_folder}",
+        f"load.workload={workload_file}",
+    ]
+    registry, arm = FakeRegistry(), make_arm(7, "probabilistic", "block")
+    held = premises(prepare(load_config(DEMO, inputs), models_must_exist=True), arm.engine_build)
+    tags = {ARM_TAG: json.dumps(to_plain(arm)), PREMISES_TAG: json.dumps(held.to_dict())}
+    version = registry.create_version("specpilot-demo", "run", {}, tags)
+    registry.set_alias("specpilot-demo", CHAMPION, version.version)
+    monkeypatch.setattr(compose, "registry", lambda _: registry)
+    taken: list[WatchOptions] = []
+
+    def take(_config: StudyConfig, options: WatchOptions) -> int:
+        taken.append(options)
+        return 0
+
+    monkeypatch.setattr(watch_service, "watch", take)
+    other = [*inputs, "engine.args.max_num_seqs=4"]
+    if allowed:
+        other.append("policy.replace_incomparable_champion=true")
+    for typed in (inputs, other):
+        assert cli.main(["watch", str(DEMO), *typed]) == 0
+
+    assert refusal(version, taken[0]) is None
+    reason = refusal(version, taken[1])
+    if allowed:
+        assert reason is None
+        return
+    by_build = premises_by_build(prepare(load_config(DEMO, other), models_must_exist=True))
+    with pytest.raises(ConfigError, match="cannot be compared"):
+        comparable_champion(registry, load_config(DEMO, other), by_build)
+    assert cli.main(["premises", str(DEMO), *other]) == 3
+    command = capsys.readouterr().out.splitlines()[-1].removeprefix("to ask again: ")
+    assert command.endswith("policy.replace_incomparable_champion=true")
+    assert reason is not None
+    assert reason.startswith("version 1 cannot be compared")
+    assert "a person has to decide" in reason
+    assert reason.endswith(f": {command}")
 
 
 def test_command_line_has_the_options() -> None:

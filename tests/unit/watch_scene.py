@@ -12,6 +12,7 @@ from orchestrator.core.cell_promises import CellPromise, CellPromises, Level
 from orchestrator.core.codec import to_plain
 from orchestrator.core.premises import Premises, differences
 from orchestrator.core.types import Cell
+from orchestrator.errors import OrchestratorError
 from orchestrator.fakes.tracker import FakeRegistry
 from orchestrator.fakes.watched import FakeFindings, FakeWatched
 from orchestrator.fakes.world import FakeClock
@@ -58,15 +59,20 @@ class Scene:
     findings: FakeFindings = field(default_factory=FakeFindings)
     said: list[str] = field(default_factory=list)
     premises: Mapping[str, Premises] = field(default_factory=lambda: {BUILD: PREMISES})
+    refusal: str | OrchestratorError | None = None
+    """Why a study that asks again would be refused, or why that cannot be told."""
 
     def __post_init__(self) -> None:
         self.crown(PROMISES)
         self.production = FakeWatched("specpilot-v1", self.clock)
         self.watcher = self.new_watcher()
 
-    def crown(self, promises: CellPromises | None) -> int:
+    def crown(self, promises: CellPromises | str | None) -> int:
+        """Let a version serve that was registered with these promises, or with such a text."""
         tags = {PREMISES_TAG: json.dumps(PREMISES.to_dict())}
-        if promises is not None:
+        if isinstance(promises, str):
+            tags[CELLS_TAG] = promises
+        elif promises is not None:
             tags[CELLS_TAG] = json.dumps(to_plain(promises))
         version = self.registry.create_version(MODEL, "run", {}, tags)
         self.registry.set_alias(MODEL, CHAMPION, version.version)
@@ -81,9 +87,15 @@ class Scene:
             production=self.production,
             findings=self.findings,
             stale=self.stale,
+            refusal=self.refuse,
             clock=self.clock,
             say=self.said.append,
         )
+
+    def refuse(self, version: Version) -> str | None:
+        if isinstance(self.refusal, OrchestratorError):
+            raise self.refusal
+        return None if self.refusal is None else f"version {version.version} {self.refusal}"
 
     def stale(self, version: Version) -> tuple[str, ...]:
         held = held_premises(version)
