@@ -17,6 +17,8 @@ PROBE_S = 5.0
 """Between two completions of our own in a canary: where few clients ask, these notice first."""
 _TRIES = 3
 """Of a call to Serve's API, which may miss one while its controller is busy."""
+_LONG = 1500
+"""Characters of a reason that is kept whole."""
 _FAILED_STATES = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
 _NOTHING = Served()
 
@@ -240,4 +242,6 @@ def _since(begun: Mapping[str, Served], now: Mapping[str, Served], app: str) -> 
 
 
 def _reason(state: ProductionState, app: str) -> str:
-    return state.messages.get(app, "Serve gives no reason").strip()[-1500:]
+    """Return why an application does not run: its first lines, and the last of a long text."""
+    text = state.messages.get(app, "").strip() or "Serve gives no reason"
+    return text if len(text) <= _LONG else f"{text[: _LONG // 2]}\n...\n{text[-_LONG // 2 :]}"

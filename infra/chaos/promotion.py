@@ -41,7 +41,7 @@ WHOLE_WITHIN_S = 60.0
 BAD = {
     "does not start": {"SPECPILOT_FAKE_FAIL": "exit"},
     "answers one token again and again": {"SPECPILOT_FAKE_FAIL": "looping_completions"},
-    "is slower than promised": {"SPECPILOT_FAKE_STEP_S": "0.2"},
+    "is slower than promised": {"SPECPILOT_FAKE_STEP_S": "0.03"},
 }
 """Knobs of the stand-in by what is wrong with the challenger."""
 QUICK = Expected(mean=0.005, variance=0.01, weight=3.0, degrees_of_freedom=5)

@@ -20,6 +20,7 @@ from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import ProductionState, Served
 from orchestrator.watch_ports import RecordedRequest, RequestPage
 from serve_apps.apps import engine_entry, router_entry
+from serve_apps.engine.errors import boot_error_from_text
 from serve_apps.router.limits import Limits
 from serve_apps.router.policy import APP_HEADER, OWN_HEADER
 
@@ -259,7 +260,12 @@ def _status(app: Mapping[str, Any]) -> str:
 def _message(app: Mapping[str, Any]) -> str:
     parts = [str(app.get("message") or "")]
     parts += [str(item.get("message") or "") for item in (app.get("deployments") or {}).values()]
-    return "\n".join(part for part in parts if part)
+    text = "\n".join(part for part in parts if part)
+    # Serve tells a traceback, in which the engine's own reason stands far down.
+    found = boot_error_from_text(text)
+    if found is None:
+        return text
+    return f"{found.reason}{': ' + found.cause if found.cause else ''}\n{text}"
 
 
 def _weights(router: Mapping[str, Any]) -> dict[str, float]:
