@@ -30,7 +30,7 @@ STAND_IN = "serve_apps.engine.fake"
 FAST = (
     "load.temperatures=[0.7]",
     "load.streams=[1]",
-    "load.block_s=1",
+    "load.block_s=4",
     "policy.soak_s=1",
     "policy.canary_share=0.3",
     "policy.canary_s=4",
@@ -175,10 +175,12 @@ class Scenarios:
 
     def _wait_step(self, version: Version, step: PromotionStep) -> None:
         """Wait until the step is recorded, or a later one."""
-        later = [item.value for item in list(PromotionStep)[list(PromotionStep).index(step) :]]
+        order = [item for item in PromotionStep if item is not PromotionStep.FAILED]
+        later = [item.value for item in order[order.index(step) :]]
         deadline = time.monotonic() + 300
         while self._site.step(version) not in later:
-            if time.monotonic() > deadline:
+            has_failed = self._site.step(version) == PromotionStep.FAILED
+            if has_failed or time.monotonic() > deadline:
                 raise RuntimeError(f"version {version.version} does not come to '{step}'")
             time.sleep(0.02)
 
@@ -193,7 +195,10 @@ class Scenarios:
     ) -> Row:
         with self._clients() as tally:
             time.sleep(1)
-            status, said = act()
+            try:
+                (status, said), lacks = act(), ""
+            except RuntimeError as error:
+                status, said, lacks = 1, "", str(error)
             whole_s = self._site.seconds_until_whole(WHOLE_WITHIN_S)
             time.sleep(1)
         champion = self._site.champion()
@@ -208,13 +213,14 @@ class Scenarios:
             tally=tally,
             may_fail=may_fail,
             note=last[:150],
+            lacks=lacks,
         )
 
     def _with_reason(self, row: Row, version: Version) -> Row:
         found = self._site.registry.by_number(self._site.model, version.version)
         reason = "" if found is None else found.tags.get(REASON_TAG, "")
         is_told = bool(reason) and found is not None and found.tags.get(STEP_TAG) == "failed"
-        lacks = "" if is_told else "no failed promotion stands on the version"
+        lacks = row.lacks if is_told else "no failed promotion stands on the version"
         return replace(row, note=reason.partition("\n")[0][:150], lacks=lacks)
 
 
