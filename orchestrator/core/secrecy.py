@@ -11,8 +11,6 @@ from orchestrator.errors import ConfigError
 SECRET = "(secret)"
 _SHORTEST_KEY = 8
 """A shorter text may stand within any word."""
-_SENTENCE = re.compile(r"tokens: [a-z]{1,7}")
-"""Begins why a block does not count, as in "tokens: within the window ..."; no key is so short."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # Parts of a word, so that APIKEY and authtoken are found; a monkey is lost with them.
 _PARTS = ("secret", "password", "passwd", "passphrase", "credential", "apikey", "bearer")
@@ -209,8 +207,6 @@ def _plain_text(text: str) -> str:
 
 def _assigned(match: re.Match[str]) -> str:
     name, sign, value = match["name"], match["sign"], match["value"]
-    if _SENTENCE.fullmatch(match[0]):
-        return match[0]
     if name.rpartition(".")[2] in _OWN or not _is_secret(name, _read(value)):
         return match[0]
     if value[0] in "\"'" and value[-1] == value[0] and len(value) > 1:
