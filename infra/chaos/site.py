@@ -31,6 +31,7 @@ from orchestrator.ports import Version
 from orchestrator.prepare import premises, prepare
 from orchestrator.production_stage import app_name
 from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, STEP_TAG
+from serve_apps.engine.spec import BOOT_ID_VARIABLE
 
 COMMAND_TIMEOUT_S = 400.0
 MODEST = Expected(mean=1.1, variance=0.01, weight=100.0, degrees_of_freedom=5)
@@ -151,14 +152,31 @@ class Site:
             return is_alone and state.router_status == "RUNNING" and self._answers()
         return False
 
+    def applications(self) -> list[str]:
+        """Return the names of Serve's applications.
+
+        Raises:
+            OSError: Serve does not answer.
+        """
+        return [*self._details()["applications"]]
+
+    def num_nodes(self) -> int:
+        """Return how many Ray nodes are alive; 0 when the head does not say."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            nodes = self._asked("/nodes?view=summary")["data"]["summary"]
+            return sum(node["raylet"]["state"] == "ALIVE" for node in nodes)
+        return 0
+
     def _details(self) -> dict[str, Any]:
+        return self._asked("/api/serve/applications/")
+
+    def _asked(self, path: str) -> dict[str, Any]:
         request = urllib.request.Request(
-            f"{self.cluster.dashboard_url}/api/serve/applications/",
-            headers=self.cluster.auth_headers(),
+            f"{self.cluster.dashboard_url}{path}", headers=self.cluster.auth_headers()
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            details: dict[str, Any] = json.load(answer)
-        return details
+            said: dict[str, Any] = json.load(answer)
+        return said
 
     def _answers(self) -> bool:
         body = {"model": self.config.engine.served_model_name, "prompt": "def f(", "max_tokens": 4}
@@ -182,22 +200,49 @@ class Site:
     def processes(self, wanted: Callable[[str], bool]) -> Iterator[int]:
         """Yield the cluster's processes whose command line is wanted."""
         for pid in tagged(self.cluster.tag):
-            if wanted(_command_line(pid)):
+            if wanted(command_line(pid)):
                 yield pid
+
+    def titled(self, title: str) -> list[int]:
+        """Return the cluster's processes whose title begins so.
+
+        A worker's title stands where its environment was, so that it is found by its raylet.
+        """
+        own = {*tagged(self.cluster.tag)}
+        return [
+            pid
+            for pid in _every()
+            if command_line(pid).startswith(title) and own & {*_ancestors(pid)}
+        ]
 
     def kill_router(self) -> bool:
         """SIGKILL the router's replica; return whether there was one."""
-        name = f"ServeReplica:{self.config.production.name}:Router"
-        # A replica's title stands where its environment was, so that it is found by its raylet.
-        own = {*tagged(self.cluster.tag)}
-        replicas = [pid for pid in _every() if name in _command_line(pid)]
-        return _kill([pid for pid in replicas if own & {*_ancestors(pid)}])
+        return _kill(self.titled(f"ray::ServeReplica:{self.config.production.name}:Router"))
 
     def kill_engine(self, version: int) -> bool:
         """SIGKILL the engine of a version; return whether there was one."""
         replica = f"ServeReplica:{app_name(self.config.production.name, version)}:"
-        engines = self.processes(lambda line: self.config.engine.launcher in line)
-        return _kill([pid for pid in engines if replica in _ancestry(pid)])
+        return _kill([pid for pid in self._engines() if replica in _ancestry(pid)])
+
+    def trial_engines(self) -> list[int]:
+        """Return the engines' processes that are not production's; guards are none."""
+        replica = f"ServeReplica:{self.config.production.name}-v"
+        return [pid for pid in self._engines() if replica not in _ancestry(pid)]
+
+    def _engines(self) -> list[int]:
+        """Return what carries the mark of a boot; its guard does, too, and is left out."""
+        mark = f"{BOOT_ID_VARIABLE}=".encode()
+        return [
+            pid
+            for pid in tagged(self.cluster.tag)
+            if mark in _environ(pid) and "engine.guard" not in command_line(pid)
+        ]
+
+
+def _environ(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    return b""
 
 
 def _every() -> list[int]:
@@ -211,7 +256,8 @@ def _kill(pids: Sequence[int]) -> bool:
     return bool(pids)
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """Return a process's command line, its words with a space between; empty when it is gone."""
     with contextlib.suppress(OSError):
         return (
             Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -233,7 +279,7 @@ def _ancestors(pid: int) -> list[int]:
 
 
 def _ancestry(pid: int) -> str:
-    return "\n".join(map(_command_line, _ancestors(pid)))
+    return "\n".join(map(command_line, _ancestors(pid)))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +58,10 @@ class LocalCluster:
     state_dir: Path
     ports: Ports
     num_nodes: int = 2
+    addresses: Sequence[str] = NODE_ADDRESSES
+    """Of the nodes, the head's first."""
+    prefixes: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """Words before a node's command, by its index: those that start it in a network of its own."""
     on_step: Callable[[str], None] = lambda _text: None
     tag: str = field(default_factory=lambda: uuid.uuid4().hex)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -71,7 +75,12 @@ class LocalCluster:
     @property
     def mlflow_uri(self) -> str:
         """Address of the MLflow server."""
-        return f"http://127.0.0.1:{self.ports.mlflow}"
+        return f"http://{self._mlflow_host}:{self.ports.mlflow}"
+
+    @property
+    def _mlflow_host(self) -> str:
+        # A node in a network of its own does not reach this machine's loopback.
+        return self.addresses[0] if self.prefixes else "127.0.0.1"
 
     @property
     def dashboard_url(self) -> str:
@@ -257,7 +266,7 @@ class LocalCluster:
             "mlflow",
             [
                 sys.executable, "-m", "mlflow", "server",
-                "--host", "127.0.0.1", "--port", str(self.ports.mlflow), "--workers", "1",
+                "--host", self._mlflow_host, "--port", str(self.ports.mlflow), "--workers", "1",
                 "--backend-store-uri", f"sqlite:///{self.state_dir / 'mlflow.db'}",
                 "--artifacts-destination", str(self.state_dir / "artifacts"),
             ],
@@ -267,17 +276,33 @@ class LocalCluster:
         self._wait_http(f"{self.mlflow_uri}/health", "mlflow", MLFLOW_START_TIMEOUT_S)
 
     def _start_ray(self) -> None:
-        port = free_port(NODE_ADDRESSES[0])
-        self.gcs_address = f"{NODE_ADDRESSES[0]}:{port}"
+        port = free_port(self.addresses[0])
+        self.gcs_address = f"{self.addresses[0]}:{port}"
         for index in range(self.num_nodes):
-            address = NODE_ADDRESSES[index]
-            self.on_step(f"Ray node {index + 1} of {self.num_nodes}: one GB10 token at {address}")
-            self._start(f"ray-{index + 1}", self._ray_command(index, address, port))
+            self.start_node(index)
             if index == 0:
                 self._wait_http(f"{self.dashboard_url}/api/version", "ray-1", RAY_START_TIMEOUT_S)
 
-    def _ray_command(self, index: int, address: str, port: int) -> list[str]:
+    def start_node(self, index: int) -> None:
+        """Start one Ray node, or start it again; the head is 0 and comes first."""
+        self.on_step(
+            f"Ray node {index + 1} of {self.num_nodes}: one GB10 token at {self.addresses[index]}"
+        )
+        command = [*self.prefixes.get(index, ()), *self._ray_command(index)]
+        self._start(f"ray-{index + 1}", command)
+
+    def start_mlflow(self) -> None:
+        """Start the tracking server, or start it again on what it has stored, and wait for it."""
+        self._start_mlflow()
+        self._wait_mlflow()
+
+    def server(self, name: str) -> Server:
+        """Return the server of this name that was started last."""
+        return next(item for item in reversed(self.servers) if item.name == name)
+
+    def _ray_command(self, index: int) -> list[str]:
         assert self.temp_dir is not None
+        address, port = self.addresses[index], self.gcs_address.rpartition(":")[2]
         common = [
             sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
             "--disable-usage-stats", "--node-ip-address", address, "--num-cpus", "1",
@@ -293,7 +318,7 @@ class LocalCluster:
         if index > 0:
             return [*common, "--address", self.gcs_address]
         return [
-            *common, "--head", "--port", str(port), "--ray-client-server-port", str(free_port()),
+            *common, "--head", "--port", port, "--ray-client-server-port", str(free_port()),
             "--include-dashboard", "true", "--dashboard-host", "127.0.0.1",
             "--dashboard-port", str(self.ports.dashboard),
         ]  # fmt: skip
@@ -316,7 +341,7 @@ class LocalCluster:
             raise StartError(f"Ray Serve did not start:\n{tail(server.log)}")
 
     def _wait_http(self, url: str, name: str, timeout_s: float) -> None:
-        server = next(item for item in self.servers if item.name == name)
+        server = self.server(name)
         request = urllib.request.Request(url, headers=self.auth_headers())
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -1,0 +1,191 @@
+"""What can happen to a study's processes, and how it is done to those of one local cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from infra.chaos.namespace import Namespace
+from infra.chaos.site import Site, command_line
+from infra.local.processes import StartError
+
+STUDY_NODE = 1
+"""Index of the node that trials run on; production has the head."""
+CUT_S = (2.0, 12.0)
+"""How long what is not killed for good stays away, seconds."""
+NODE_START_S = 120.0
+
+
+class Kind(StrEnum):
+    """A fault by its victim."""
+
+    DRIVER = "driver killed"
+    INTERRUPT = "driver interrupted (SIGINT)"
+    TERMINATE = "driver told to end (SIGTERM)"
+    TRIAL = "trial actor killed"
+    REPLICA = "replica killed"
+    ENGINE = "engine killed"
+    ENGINE_STOPPED = "engine stopped (SIGSTOP)"
+    RAYLET = "raylet killed"
+    NETWORK = "network of the node cut"
+    MLFLOW = "MLflow killed"
+    MLFLOW_STOPPED = "MLflow stopped (SIGSTOP)"
+    REAPER = "reaper killed"
+    CONTROLLER = "Serve's controller killed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault of one study."""
+
+    kind: Kind
+    at_s: float
+    """Seconds after the study's first start; where there is no victim then, as soon as there is."""
+    lasts_s: float
+    """Until the victim is back, where it does not come back by itself."""
+
+
+def draw(rng: random.Random, kinds: Sequence[Kind], *, length_s: float) -> list[Fault]:
+    """Return one to three faults of one study, the earliest first.
+
+    Args:
+        rng: Source of all chance.
+        kinds: To choose from.
+        length_s: Usual length of a study.
+    """
+    number = rng.choice((1, 1, 2, 3))
+    faults = [
+        Fault(kind=rng.choice(kinds), at_s=rng.uniform(0.0, length_s), lasts_s=rng.uniform(*CUT_S))
+        for _ in range(number)
+    ]
+    return sorted(faults, key=lambda fault: fault.at_s)
+
+
+class Striker:
+    """Does faults to the processes of one site.
+
+    Args:
+        site: Of the study.
+        namespace: Network of the study's node, where it has one of its own.
+    """
+
+    def __init__(self, site: Site, namespace: Namespace | None) -> None:
+        self._site = site
+        self._namespace = namespace
+        self._strikes: Mapping[Kind, Callable[[int], bool]] = {
+            Kind.DRIVER: lambda driver: _send([driver], signal.SIGKILL),
+            Kind.INTERRUPT: lambda driver: _send([driver], signal.SIGINT),
+            Kind.TERMINATE: lambda driver: _send([driver], signal.SIGTERM),
+            Kind.TRIAL: lambda _: _send(site.titled("ray::SpecTrial"), signal.SIGKILL),
+            Kind.REPLICA: lambda _: _send(site.titled("ray::ServeReplica:trial-"), signal.SIGKILL),
+            Kind.ENGINE: lambda _: _send(site.trial_engines(), signal.SIGKILL),
+            Kind.ENGINE_STOPPED: lambda _: _send(site.trial_engines(), signal.SIGSTOP),
+            Kind.RAYLET: lambda _: _send(self._raylet(), signal.SIGKILL),
+            Kind.NETWORK: lambda _: self._cut(),
+            Kind.MLFLOW: lambda _: _send(self._mlflow(), signal.SIGKILL),
+            Kind.MLFLOW_STOPPED: lambda _: _send(self._mlflow(), signal.SIGSTOP),
+            Kind.REAPER: lambda _: _send(site.titled("ray::Reaper"), signal.SIGKILL),
+            Kind.CONTROLLER: lambda _: _send(site.titled("ray::ServeController"), signal.SIGKILL),
+        }
+        self._mends: Mapping[Kind, Callable[[], None]] = {
+            Kind.RAYLET: self._start_node_again,
+            Kind.NETWORK: self._connect,
+            Kind.MLFLOW: site.cluster.start_mlflow,
+            Kind.MLFLOW_STOPPED: lambda: _resume(self._mlflow()),
+        }
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What can be done here."""
+        return tuple(
+            kind for kind in Kind if kind is not Kind.NETWORK or self._namespace is not None
+        )
+
+    def strike(self, kind: Kind, driver: subprocess.Popen[str]) -> bool:
+        """Do it; return whether there was a victim."""
+        return self._strikes[kind](driver.pid)
+
+    def mend(self, kind: Kind) -> None:
+        """Bring back what does not come back by itself."""
+        if kind in self._mends:
+            self._mends[kind]()
+
+    def _mlflow(self) -> list[int]:
+        session = self._site.cluster.server("mlflow").process.pid
+        return [pid for pid in self._site.processes(lambda _: True) if _session(pid) == session]
+
+    def _raylet(self) -> list[int]:
+        address = self._site.cluster.addresses[STUDY_NODE]
+        return [
+            pid
+            for pid in self._site.processes(lambda line: "raylet/raylet" in line)
+            if f"--node_ip_address={address}" in command_line(pid)
+        ]
+
+    def start_node(self) -> None:
+        """Start the study's node, or start it again, and wait until Ray has it.
+
+        Raises:
+            StartError: It does not come.
+        """
+        cluster = self._site.cluster
+        cluster.start_node(STUDY_NODE)
+        deadline = time.monotonic() + NODE_START_S
+        while self._site.num_nodes() <= STUDY_NODE:
+            if time.monotonic() > deadline:
+                raise StartError(f"the study's node is not up after {NODE_START_S:.0f} s")
+            time.sleep(0.5)
+
+    def _start_node_again(self) -> None:
+        """Start the node whose raylet was killed, when what was left of it has gone."""
+        server = self._server
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=30)
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+        self.start_node()
+
+    @property
+    def _server(self) -> subprocess.Popen[bytes]:
+        return self._site.cluster.server(f"ray-{STUDY_NODE + 1}").process
+
+    def _cut(self) -> bool:
+        assert self._namespace is not None
+        self._namespace.cut()
+        return True
+
+    def _connect(self) -> None:
+        """Connect the node again; Ray ends one that was away too long, and it is started anew."""
+        assert self._namespace is not None
+        self._namespace.connect()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            if self._server.poll() is not None:
+                self.start_node()
+                return
+            time.sleep(0.2)
+
+
+def _send(pids: Sequence[int], number: int) -> bool:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return bool(pids)
+
+
+def _resume(pids: Sequence[int]) -> None:
+    _send(pids, signal.SIGCONT)
+
+
+def _session(pid: int) -> int | None:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return None

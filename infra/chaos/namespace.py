@@ -1,0 +1,77 @@
+"""A network of its own for one node on this machine, which can be cut and connected again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SUBNET = "10.213.77"
+HEAD, NODE = f"{SUBNET}.1", f"{SUBNET}.2"
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A Linux network namespace behind a pair of virtual interfaces; needs root and ``ip``."""
+
+    name: str = field(default_factory=lambda: f"sp-{uuid.uuid4().hex[:8]}")
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether this user may make one here."""
+        probe = Namespace()
+        try:
+            probe.make()
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        finally:
+            probe.remove()
+        return True
+
+    @property
+    def prefix(self) -> Sequence[str]:
+        """Words before a command that is to run in it."""
+        return "ip", "netns", "exec", self.name
+
+    @property
+    def _outside(self) -> str:
+        return f"{self.name}h"
+
+    def make(self) -> None:
+        """Make it, with ``HEAD`` on this side and ``NODE`` on its own.
+
+        Raises:
+            OSError: There is no ``ip``.
+            subprocess.CalledProcessError: This user may not, or the addresses are in use.
+        """
+        if os.geteuid() != 0:
+            raise PermissionError("a network namespace needs root")
+        inside = f"{self.name}n"
+        _ip("netns", "add", self.name)
+        _ip(
+            "link", "add", self._outside, "type", "veth", "peer", "name", inside, "netns", self.name
+        )
+        _ip("address", "add", f"{HEAD}/30", "dev", self._outside)
+        _ip("link", "set", self._outside, "up")
+        _ip("-n", self.name, "address", "add", f"{NODE}/30", "dev", inside)
+        _ip("-n", self.name, "link", "set", inside, "up")
+        _ip("-n", self.name, "link", "set", "lo", "up")
+
+    def cut(self) -> None:
+        """Let nothing pass between the node and this machine."""
+        _ip("link", "set", self._outside, "down")
+
+    def connect(self) -> None:
+        """Let everything pass again."""
+        _ip("link", "set", self._outside, "up")
+
+    def remove(self) -> None:
+        """Remove it; what is not there is no error."""
+        for words in (("link", "delete", self._outside), ("netns", "delete", self.name)):
+            subprocess.run(["ip", *words], capture_output=True, check=False)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -1,0 +1,185 @@
+"""One study whose parts die, gone on with until it has its verdict, and what came of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from infra.chaos.clients import Clients
+from infra.chaos.faults import Fault, Kind, Striker
+from infra.chaos.invariants import Findings, look
+from infra.chaos.site import Site
+
+LIMIT_S = 600.0
+"""Longest time for one study with all that happens to it: it hangs after that."""
+MAX_STARTS = 20
+WAIT_S = 5.0
+"""After a refusal, before the next try."""
+VERDICT = (0, 3)
+"""Exit statuses of a study that came to its end."""
+REFUSED = 2
+_BEGUN = re.compile(r"^study ([a-z0-9-]+-\d{8}-\d{6})$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRecord:
+    """What came of one study under faults; one line of the results."""
+
+    seed: int
+    study_id: str | None
+    faults: Sequence[str]
+    """What was done, in order."""
+    missed: Sequence[str]
+    """What had no victim before the study was over."""
+    starts: Sequence[int]
+    """Exit status of each driver, the first one's first."""
+    lost_blocks: int
+    double_blocks: int
+    orphans: Sequence[str]
+    answered: int
+    """Requests of production's clients meanwhile."""
+    failed: int
+    """Those of them that went wrong."""
+    wrong: Sequence[str]
+    """What else is not as it must be, in words."""
+    seconds: float
+    said: str = ""
+    """The end of what the drivers said, where something is wrong."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was lost, counted twice, left behind or denied to a client."""
+        counts = self.lost_blocks, self.double_blocks, len(self.orphans), self.failed
+        return not any(counts) and not self.wrong
+
+
+@dataclass(slots=True)
+class _Driver:
+    """One start of the study, with what it says."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(iter(self.process.stdout.readline, ""))
+
+    def end(self) -> int:
+        """Wait for its end and for its last line."""
+        status = self.process.wait()
+        time.sleep(0.2)
+        return status
+
+
+@dataclass(slots=True)
+class StudyRun:
+    """One study under its faults.
+
+    Args:
+        site: Where it runs.
+        striker: Does the faults.
+        faults: What is to happen, the earliest first.
+        seed: By which they were drawn; the study's own seed, too.
+    """
+
+    site: Site
+    striker: Striker
+    faults: list[Fault]
+    seed: int
+    done: list[Fault] = field(default_factory=list)
+    away: list[tuple[float, Kind]] = field(default_factory=list)
+    """When what is to be brought back."""
+    starts: list[int] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    study_id: str | None = None
+    begun_s: float = field(default_factory=time.monotonic)
+
+    def run(self, *, streams: int) -> StudyRecord:
+        """Run it to its verdict, and look at what is left."""
+        site = self.site
+        url, model = site.cluster.production_url, site.config.engine.served_model_name
+        with Clients(url, model, streams=streams) as tally:
+            wrong = self._to_its_end()
+            self._bring_back()
+            found = Findings() if self.study_id is None else look(site, self.study_id, self.said)
+        is_right = not (wrong or found.wrong or found.lost or found.double or found.orphans)
+        return StudyRecord(
+            seed=self.seed,
+            study_id=self.study_id,
+            faults=[f"{fault.kind} at {fault.at_s:.1f} s" for fault in self.done],
+            missed=[str(fault.kind) for fault in self.faults],
+            starts=self.starts,
+            lost_blocks=len(found.lost),
+            double_blocks=len(found.double),
+            orphans=found.orphans,
+            answered=tally.answered.total(),
+            failed=tally.num_bad,
+            wrong=[*wrong, *found.wrong, *([tally.words()] if tally.num_bad else [])],
+            seconds=round(time.monotonic() - self.begun_s, 1),
+            said="" if is_right else "".join(self.said[-60:]),
+        )
+
+    def _to_its_end(self) -> list[str]:
+        """Start the study and go on with it; return why it has no verdict, if it has none."""
+        while len(self.starts) < MAX_STARTS:
+            resume = ["--resume", self.study_id] if self.study_id else []
+            status = self._one_start([f"seed={self.seed}", *resume])
+            self.starts.append(status)
+            if status in VERDICT:
+                return []
+            if self._is_over:
+                return [f"no verdict after {LIMIT_S:.0f} s"]
+            if status == REFUSED:
+                # What refuses it may be down, or not know yet that the last driver is dead.
+                time.sleep(WAIT_S)
+                self._mend_due()
+        return [f"no verdict after {MAX_STARTS} starts"]
+
+    @property
+    def _passed_s(self) -> float:
+        return time.monotonic() - self.begun_s
+
+    @property
+    def _is_over(self) -> bool:
+        return self._passed_s > LIMIT_S
+
+    def _one_start(self, words: Sequence[str]) -> int:
+        driver = _Driver(self.site.begin("study", *words))
+        while driver.process.poll() is None:
+            if self._is_over:
+                driver.process.kill()
+            self._strike_due(driver.process)
+            self._mend_due()
+            time.sleep(0.05)
+        status = driver.end()
+        self.said += [*driver.lines, f"(exit status {status})\n"]
+        found = _BEGUN.search("".join(driver.lines))
+        if found is not None:
+            self.study_id = found[1]
+        return status
+
+    def _strike_due(self, driver: subprocess.Popen[str]) -> None:
+        for fault in [item for item in self.faults if item.at_s <= self._passed_s]:
+            if not self.striker.strike(fault.kind, driver):
+                continue
+            self.faults.remove(fault)
+            self.done.append(fault)
+            self.said.append(f"({self._passed_s:.1f} s: {fault.kind})\n")
+            self.away.append((self._passed_s + fault.lasts_s, fault.kind))
+
+    def _mend_due(self) -> None:
+        for due in [item for item in self.away if item[0] <= self._passed_s]:
+            self.away.remove(due)
+            self.striker.mend(due[1])
+
+    def _bring_back(self) -> None:
+        for _, kind in self.away:
+            self.striker.mend(kind)
+        self.away.clear()
