@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict bench-watch audit chaos-promotion clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict bench-watch audit chaos chaos-promotion clean
 .DEFAULT_GOAL := help
 
 help:
@@ -86,6 +86,10 @@ tiny-models:
 	@$(PYTHON) infra/setup/install.py tiny-models
 	.venv-tiny/bin/python -m infra.tiny_models build
 	.venv-tiny/bin/python -m infra.tiny_models evaluate
+
+# make chaos    200 studies whose parts are killed at random moments (ARGS=, docs/chaos.md)
+chaos: setup
+	$(VENV)/python -m infra.chaos.studies $(ARGS)
 
 # make chaos-promotion    promotions under sixteen streams while their parts are killed
 chaos-promotion: setup
