@@ -11,7 +11,7 @@ from ray import tune
 
 from orchestrator.core.race_state import Choice
 from orchestrator.core.types import Arm, Boot
-from orchestrator.errors import StudyStopped
+from orchestrator.errors import ConfigError, StudyStopped
 from orchestrator.events import Pace, Printer
 from orchestrator.race_searcher import Keep, RaceSearcher, StudyPlan
 from orchestrator.study_progress import Progress
@@ -41,7 +41,12 @@ def run_race(
     table: Callable[[Sequence[Boot]], Sequence[str]],
     keep: Keep,
 ) -> RaceResult:
-    """Run the study's trials to the end of the race."""
+    """Run the study's trials to the end of the race.
+
+    Raises:
+        ConfigError: No arm can run as the study is set up.
+        StudyStopped: Somebody stopped it before it had an end.
+    """
     # Tune keeps one trial pending at a time unless told otherwise, and a trial is pending for as
     # long as its engine boots: the nodes would boot one after the other.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.num_nodes)
@@ -80,6 +85,8 @@ def run_race(
         ),
     )
     tuner.fit()
+    if searcher.fault is not None:
+        raise ConfigError(searcher.fault.where, searcher.fault.problem, searcher.fault.remedy)
     if not searcher.stop_reason:
         # Tune takes SIGINT for itself and returns as if it were done.
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")

@@ -33,7 +33,7 @@ from orchestrator.incumbent import with_incumbent
 from orchestrator.ports import Finding
 from orchestrator.race_searcher import RaceSearcher, StudyPlan
 from orchestrator.study_progress import Progress
-from orchestrator.trial import describe_end
+from orchestrator.trial_text import describe_end
 
 
 def make_searcher(plan: StudyPlan | None = None) -> RaceSearcher:

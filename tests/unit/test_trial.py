@@ -17,10 +17,8 @@ from orchestrator.fakes.board import BootFault, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
 from orchestrator.ports import LoadRequest, Observe
-from orchestrator.trial import (
-    plan_blocks,
-    summarize,
-)
+from orchestrator.trial import plan_blocks
+from orchestrator.trial_text import summarize
 
 
 def test_trial_that_goes_well_has_a_valid_block_in_every_cell() -> None:
