@@ -11,7 +11,7 @@ from ray import tune
 
 from orchestrator.core.race_state import Choice
 from orchestrator.core.types import Arm, Boot
-from orchestrator.errors import ConfigError, StudyStopped
+from orchestrator.errors import StudyStopped
 from orchestrator.events import Pace, Printer
 from orchestrator.race_searcher import Keep, RaceSearcher, StudyPlan
 from orchestrator.study_progress import Progress
@@ -86,7 +86,7 @@ def run_race(
     )
     tuner.fit()
     if searcher.fault is not None:
-        raise ConfigError(searcher.fault.where, searcher.fault.problem, searcher.fault.remedy)
+        raise searcher.fault.error()
     if not searcher.stop_reason:
         # Tune takes SIGINT for itself and returns as if it were done.
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")

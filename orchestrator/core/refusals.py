@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.failures import CLASSES, FailureClass, FailureKind
 from orchestrator.core.types import Arm, Boot
+from orchestrator.errors import ConfigError
 
 _SETTINGS: tuple[Callable[[Arm], object], ...] = (
     lambda arm: arm.is_baseline,
@@ -20,13 +21,17 @@ _SETTINGS: tuple[Callable[[Arm], object], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFault:
-    """What is wrong with the study; the three parts of a ``ConfigError``."""
+    """What is wrong with the study, in the three parts of a ``ConfigError``."""
 
     where: str
     problem: str
     remedy: str
     trial_ids: frozenset[str]
     """Of the boots that show it. They say nothing of their arms."""
+
+    def error(self) -> ConfigError:
+        """Return the error with which the study ends."""
+        return ConfigError(self.where, self.problem, self.remedy)
 
 
 def study_fault(boots: Sequence[Boot], arms: Sequence[Arm]) -> StudyFault | None:

@@ -70,8 +70,8 @@ available KV cache memory (9.4 GiB).
 """
 # The next four are worded as in the source of vLLM 0.28.0 and 0.32.0, with figures put in.
 _NO_KV = """\
-(EngineCore pid=51) ERROR 11-29 21:28:01 [core.py:77] ValueError: No available memory for the cache \
-blocks. Try increasing `gpu_memory_utilization` when initializing the engine (this flag also \
+(EngineCore pid=51) ERROR 11-29 21:28:01 [core.py:77] ValueError: No available memory for the \
+cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine (this flag also \
 controls CPU memory reservation on the CPU backend, despite its name).
 """
 _CHECK_0_28 = """\
@@ -91,8 +91,8 @@ when warming up sampler with 16 dummy requests. Please try lowering `max_num_seq
 _OOM_SERVING = """\
 (APIServer pid=50) INFO 11-29 21:29:01 [launcher.py:46] Application startup complete.
 (EngineCore pid=51) ERROR 11-29 21:30:01 [core.py:1512] EngineCore encountered a fatal error.
-(EngineCore pid=51) ERROR 11-29 21:30:01 [core.py:1512] torch.OutOfMemoryError: CUDA out of memory. \
-Tried to allocate 2.00 GiB.
+(EngineCore pid=51) ERROR 11-29 21:30:01 [core.py:1512] torch.OutOfMemoryError: CUDA out of \
+memory. Tried to allocate 2.00 GiB.
 (APIServer pid=50) ERROR 11-29 21:30:01 [async_llm.py:906] \
 vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace \
 (above) for the root cause.
