@@ -103,8 +103,13 @@ def engine_spec(
 
 def load_client(config: StudyConfig, workload: Workload) -> HttpLoad:
     """Return the load of the study."""
+    return HttpLoad(workload, settings=load_settings(config))
+
+
+def load_settings(config: StudyConfig) -> LoadSettings:
+    """Return what all blocks of the study have in common."""
     load = config.load
-    settings = LoadSettings(
+    return LoadSettings(
         top_p=load.top_p,
         top_k=load.top_k,
         repetition_penalty=load.repetition_penalty,
@@ -122,7 +127,6 @@ def load_client(config: StudyConfig, workload: Workload) -> HttpLoad:
         block_silence_s=load.block_silence_s or load.stall_timeout_s,
         salt=load.salt,
     )
-    return HttpLoad(workload, settings=settings)
 
 
 def study_inputs(config: StudyConfig, workload: Workload) -> StudyInputs:

@@ -116,7 +116,10 @@ class ServeEngine:
 
     def serve_message(self) -> str:
         """Return what Serve says of the engine's deployment; when it failed, what it said then."""
-        return self._message or deployment_message(self._placement.app_name)
+        try:
+            return self._message or deployment_message(self._placement.app_name)
+        except (ray.exceptions.RayError, serve.exceptions.RayServeException) as error:
+            return f"Serve does not answer: {error}"
 
     def probe(self) -> str | None:
         """Ask for one completion; see ``ports.Engine.probe``."""
@@ -210,7 +213,10 @@ def _killed_for_memory(actor_id: str) -> str | None:
     The caller of a method hears of it only if the actor died in the call. Nothing public says how
     an actor ended without a way to the dashboard, which listens on the head's loopback.
     """
-    cause = ray_state.actors(actor_id).get("DeathCause")
+    try:
+        cause = ray_state.actors(actor_id).get("DeathCause")
+    except ray.exceptions.RayError:
+        return None
     if cause is None or not cause.HasField("oom_context"):
         return None
     return str(cause.oom_context.error_message)
