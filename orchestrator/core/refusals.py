@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 from orchestrator.core.failures import CLASSES, FailureClass, FailureKind
 from orchestrator.core.types import Arm, Boot
 from orchestrator.errors import ConfigError
+
+MAX_CAUSE_CHARS = 300
+"""Of the engine's words that are cited; the rest is in the log's end of each boot."""
 
 _SETTINGS: tuple[Callable[[Arm], object], ...] = (
     lambda arm: arm.is_baseline,
@@ -65,7 +69,8 @@ def study_fault(boots: Sequence[Boot], arms: Sequence[Arm]) -> StudyFault | None
             names = ", ".join(dict.fromkeys(boot.arm.label for boot in refused))
             return StudyFault(
                 where="engine.args",
-                problem=f"vLLM {build} refuses them with every arm alike ({names}): {cause}",
+                problem=f"vLLM {build} refuses them with every arm alike ({names}): "
+                f"{shorten(cause, MAX_CAUSE_CHARS)}",
                 remedy="correct them, or what else all arms share: target.path, engine.env",
                 trial_ids=frozenset(boot.trial_id for boot in refused),
             )

@@ -186,8 +186,13 @@ def _error_line(text: str) -> str:
 
 
 def _with_details(lines: list[str], index: int) -> str:
-    """Join an exception line that ends without saying why (pydantic) with its next line."""
+    """Join an exception line that ends without saying why (pydantic) with its next line.
+
+    Without the input that pydantic repeats there: it differs from boot to boot where objects are in
+    it, and the same cause must have the same words.
+    """
     following = lines[index + 1].strip() if index + 1 < len(lines) else ""
+    following = following.partition(" [type=")[0]
     if "validation error" in lines[index] and following:
         return f"{lines[index]}: {following}"
     return lines[index]

@@ -175,6 +175,16 @@ def test_refusals_that_an_arm_may_have_caused_are_no_fault_of_the_study(boots: l
     assert study_fault(boots, arms) is None
 
 
+def test_long_words_of_an_engine_are_cited_on_one_line() -> None:
+    cause = "ValidationError: 1 validation error for ModelConfig: " + "no such model\n" * 90
+
+    fault = study_fault([refused(SPACE[1], cause), refused(BASELINE, cause)], SPACE)
+
+    assert fault is not None
+    assert len(str(fault.error())) < 600
+    assert "\n" not in str(fault.error())
+
+
 def test_other_build_than_the_studys_is_its_fault_after_one_boot() -> None:
     reason = "engine.build: 0.32.0 was asked for and vLLM 0.28.0 answers"
     boot = make_boot(BASELINE, [], status=BootStatus.NOT_IN_FORCE, reason=reason)

@@ -102,6 +102,22 @@ _WORKER_KILLED = """\
 (EngineCore pid=51) ERROR 11-29 21:30:01 [multiproc_executor.py:316] Worker proc VllmWorker-0 died \
 unexpectedly (exit code: -9), shutting down executor.
 """
+# As vLLM 0.32.0 printed them for a folder that is not there and a context that is too long.
+_NO_MODEL = """\
+Traceback (most recent call last):
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, Invalid repository ID or local directory specified: '/nowhere/target'.
+Please verify the following requirements:
+1. Provide a valid Hugging Face repository ID.
+ [type=value_error, input_value=ArgsKwargs((), {'model': '/nowhere/target'}), input_type=ArgsKwargs]
+    For further information visit https://errors.pydantic.dev/2.14/v/value_error
+"""
+_TOO_LONG = """\
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, User-specified max_model_len (999999) is greater than the derived max_model_len. \
+[type=value_error, input_value=ArgsKwargs((), {'model': ...99, 'dtype': 'float32'}), \
+input_type=ArgsKwargs]
+"""
 _REFUSED = """\
 Traceback (most recent call last):
 NotImplementedError: DFlash2 needs Model Runner V2
@@ -144,6 +160,8 @@ def test_facts_of_a_silent_log_are_none() -> None:
         (_CHECK_0_28, "less than desired", BootFailure.STARTUP_CHECK),
         (_CHECK_CPU, "less than requested memory", BootFailure.STARTUP_CHECK),
         (_WARM_UP, "warming up sampler", BootFailure.OUT_OF_MEMORY),
+        (_NO_MODEL, "specified: '/nowhere/target'.", BootFailure.BAD_ARGUMENTS),
+        (_TOO_LONG, "than the derived max_model_len.", BootFailure.BAD_ARGUMENTS),
         (_REFUSED, "NotImplementedError: DFlash2", BootFailure.BAD_ARGUMENTS),
         ("vllm serve: error: unrecognized arguments: --x", "--x", BootFailure.BAD_ARGUMENTS),
         ("torch.OutOfMemoryError: CUDA out of memory.", "CUDA", BootFailure.OUT_OF_MEMORY),
@@ -158,6 +176,13 @@ def test_root_cause_is_found_and_says_how_to_react(
     found = root_cause(text)
     assert cause in found
     assert failure_kind(text, found) is kind
+
+
+@pytest.mark.parametrize("text", [_NO_MODEL, _TOO_LONG])
+def test_cause_has_the_same_words_whatever_objects_pydantic_was_given(text: str) -> None:
+    other = text.replace("{'model'", "{'speculative_config': <object at 0x7f05>, 'model'")
+
+    assert root_cause(other) == root_cause(text)
 
 
 @pytest.mark.parametrize(
