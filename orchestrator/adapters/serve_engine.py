@@ -217,9 +217,14 @@ def _killed_for_memory(actor_id: str) -> str | None:
         cause = ray_state.actors(actor_id).get("DeathCause")
     except ray.exceptions.RayError:
         return None
-    if cause is None or not cause.HasField("oom_context"):
+    return oom_words(cause)
+
+
+def oom_words(death_cause: Any) -> str | None:
+    """Return the words of an actor's ``ActorDeathCause`` that is the memory monitor, else None."""
+    if death_cause is None or not death_cause.HasField("oom_context"):
         return None
-    return str(cause.oom_context.error_message)
+    return str(death_cause.oom_context.error_message)
 
 
 def facts_from_plain(data: Mapping[str, Any]) -> EngineFacts:

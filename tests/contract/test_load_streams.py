@@ -274,12 +274,21 @@ def test_load_with_one_stuck_stream_among_others_is_not_silent() -> None:
 
 
 def test_load_of_a_server_without_room_is_not_silent() -> None:
-    """A refusal is an answer, however often it comes."""
+    """A refusal is an answer, however often it comes and whatever else hangs meanwhile."""
     with serving(engine_server(PACE)) as server:
-        server.behaviour = lambda _number, _body: refused(retry_after="0.02")
+        hang, full = Script(parts=(Act.HANG,)), refused(retry_after="0.02")
+        server.behaviour = lambda number, _body: full if number else hang
 
-        client = http_load(request_timeout_s=1.0, block_silence_s=0.4, warmup_requests_per_stream=0)
+        client = http_load(
+            request_timeout_s=3.0,
+            stall_timeout_s=2.0,
+            block_silence_s=1.0,
+            warmup_requests_per_stream=0,
+        )
         result = client.run(request(server.url), nothing)
 
     assert result.silent_s is None
-    assert result.num_refused == len(result.records) > 10
+    assert [r.error for r in result.records if r.fault is RequestFault.STALLED] == [
+        "no byte for 2 s after 0 chunks"
+    ]
+    assert result.num_refused > 10
