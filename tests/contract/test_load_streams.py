@@ -13,6 +13,7 @@ from orchestrator.core.window import tokens_between
 from orchestrator.errors import TransientError
 from orchestrator.fakes.openai import (
     Act,
+    EngineSettings,
     Script,
     SseServer,
     engine_server,
@@ -292,3 +293,14 @@ def test_load_of_a_server_without_room_is_not_silent() -> None:
         "no byte for 2 s after 0 chunks"
     ]
     assert result.num_refused > 10
+
+
+def test_load_whose_tokens_come_slowly_is_not_silent() -> None:
+    """An answer may take longer than a block may be silent, as long as tokens come."""
+    pace = EngineSettings(ttft_s=0.004, gap_s=0.25, tokens_per_chunk=3)
+    with serving(engine_server(pace)) as server:
+        client = http_load(block_silence_s=1.2, warmup_requests_per_stream=0)
+        result = client.run(request(server.url, streams=1), nothing)
+
+    assert result.silent_s is None
+    assert max(record.e2e_s or 0.0 for record in result.records) > 1.2
