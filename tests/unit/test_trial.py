@@ -166,6 +166,23 @@ def test_engine_that_hangs_ends_its_block_and_the_boot() -> None:
     assert boot.blocks[1].invalid[0].kind is Invalid.SILENT
 
 
+def test_engine_on_which_streams_give_up_has_to_give_a_completion() -> None:
+    stage = Stage()
+
+    class GivingUp(FakeLoad):
+        def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
+            result = super().run(request, observe)
+            stage.board.engine().hangs = True
+            return replace(result, num_lost_streams=1)
+
+    stage.load = GivingUp(stage.board)
+
+    boot = stage.run()
+
+    assert boot.failure is FailureKind.ENGINE_HANGS
+    assert len(boot.blocks) == 1
+
+
 def test_silence_of_an_engine_that_answers_again_costs_its_block_only() -> None:
     class Recovering(FakeEngine):
         def probe(self) -> str | None:
