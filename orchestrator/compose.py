@@ -95,6 +95,7 @@ def engine_spec(
         args=args,
         env={**(cpu_environment() if interpreted else {}), **engine.env, **audited},
         boot_timeout_s=engine.boot_timeout_s,
+        boot_silence_s=engine.boot_silence_s,
         stop_timeout_s=engine.stop_timeout_s,
         cache_dir=str(state_dir() / "cache"),
     )
@@ -102,8 +103,13 @@ def engine_spec(
 
 def load_client(config: StudyConfig, workload: Workload) -> HttpLoad:
     """Return the load of the study."""
+    return HttpLoad(workload, settings=load_settings(config))
+
+
+def load_settings(config: StudyConfig) -> LoadSettings:
+    """Return what all blocks of the study have in common."""
     load = config.load
-    settings = LoadSettings(
+    return LoadSettings(
         top_p=load.top_p,
         top_k=load.top_k,
         repetition_penalty=load.repetition_penalty,
@@ -118,9 +124,9 @@ def load_client(config: StudyConfig, workload: Workload) -> HttpLoad:
         warmup_max_tokens=load.warmup_max_tokens,
         request_timeout_s=load.request_timeout_s,
         stall_timeout_s=load.stall_timeout_s,
+        block_silence_s=load.block_silence_s or load.stall_timeout_s,
         salt=load.salt,
     )
-    return HttpLoad(workload, settings=settings)
 
 
 def study_inputs(config: StudyConfig, workload: Workload) -> StudyInputs:
@@ -204,6 +210,7 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         allows_cache=not config.load.salt,
         needs_timing=config.board() is None,
         needs=node_needs(config, node.snapshot()),
+        memory_look_s=config.node.memory_look_s,
         inputs=study_inputs(config, context.workload),
         proof=parts,
     )

@@ -50,6 +50,9 @@ class EngineConfig:
     """Engine arguments by vLLM's names with underscores, for example ``max_model_len``."""
     env: dict[str, str] = field(default_factory=dict)
     boot_timeout_s: float = 1200.0
+    boot_silence_s: float = 900.0
+    """How long the log of a boot may stand still before the boot is given up as stalled; kernels
+    compile for minutes without a line."""
     stop_timeout_s: float = 30.0
     expected_boot_s: float = 420.0
     """What a boot is known to take, for plans and for the first estimate of the time left."""
@@ -60,12 +63,15 @@ class EngineConfig:
         Raises:
             ConfigError: A value is out of range, a key is specpilot's own, or two builds are one.
         """
-        require(
-            0 < self.boot_timeout_s < math.inf,
-            "engine.boot_timeout_s",
-            f"{self.boot_timeout_s} is not above 0",
-            "give the seconds that a boot may take",
-        )
+        for name, what in (("boot_timeout_s", "may take"), ("boot_silence_s", "may be silent")):
+            value = getattr(self, name)
+            problem = f"{value} is not above 0"
+            require(
+                0 < value < math.inf,
+                f"engine.{name}",
+                problem,
+                f"give the seconds that a boot {what}",
+            )
         _check_build("engine", self.build, self.env)
         for key in ("speculative_config", "served_model_name", "port", "host", "model"):
             where = f"engine.args.{key}"

@@ -48,6 +48,10 @@ class LoadConfig:
     """Longest time of one request."""
     stall_timeout_s: float = 120.0
     """Longest time of a request without a byte."""
+    block_silence_s: float | None = None
+    """Longest time in which no stream of a block gets a token although requests are open; then the
+    block ends, and the engine has to give a completion or the boot ends too. None takes
+    ``stall_timeout_s``."""
     salt: bool = True
     """Whether prompts are made unique, so that no prefix cache helps; false measures with it."""
     allow_random_workload: bool = False
@@ -118,10 +122,10 @@ class LoadConfig:
     def _check_times(self) -> None:
         problem = f"{self.max_tokens} is below 2"
         require(self.max_tokens >= 2, "load.max_tokens", problem, "give 2 or more")
-        for name in ("block_s", "request_timeout_s", "stall_timeout_s"):
+        for name in ("block_s", "request_timeout_s", "stall_timeout_s", "block_silence_s"):
             value = getattr(self, name)
             problem = f"{value} is not above 0 and finite"
-            require(0 < value < math.inf, f"load.{name}", problem, "give seconds")
+            require(value is None or 0 < value < math.inf, f"load.{name}", problem, "give seconds")
         for name in ("blocks_per_cell", "block_tokens", "max_in_flight", "warmup_max_tokens"):
             value = getattr(self, name)
             problem = f"{value} is below 1"

@@ -36,12 +36,15 @@ class NodeConfig:
     min_mem_available_gib: float | None = None
     """Floor of the available memory, GiB: below it a node is unfit. A board with unified memory
     hangs when it runs out. None: not judged."""
+    memory_look_s: float = 1.0
+    """Between two looks at the memory while an engine boots or is loaded; under the floor the
+    engine is killed at once."""
 
     def __post_init__(self) -> None:
         """Check ranges.
 
         Raises:
-            ConfigError: The floor is not above 0.
+            ConfigError: The floor is not above 0, or the time between two looks is out of range.
         """
         floor = self.min_mem_available_gib
         require(
@@ -49,6 +52,12 @@ class NodeConfig:
             "node.min_mem_available_gib",
             f"{floor} is not above 0",
             "give GiB, or null for no floor",
+        )
+        require(
+            0.05 <= self.memory_look_s <= 60,
+            "node.memory_look_s",
+            f"{self.memory_look_s} is not 0.05 to 60",
+            "give seconds, such as 1",
         )
 
 

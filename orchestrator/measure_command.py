@@ -273,6 +273,7 @@ def _settings(args: argparse.Namespace, sampling: _Sampling) -> LoadSettings:
         warmup_max_tokens=min(32, args.max_tokens),
         request_timeout_s=args.timeout,
         stall_timeout_s=args.stall_timeout,
+        block_silence_s=args.stall_timeout,
         salt=not args.no_salt,
         dialect=args.dialect,
     )

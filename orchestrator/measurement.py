@@ -92,8 +92,9 @@ def measure_block(order: BlockOrder, instruments: Instruments) -> Measured:
         most_running=max(counters.running, default=None),
         mean_waiting=_mean(counters.waiting),
     )
-    invalid = (*faults, *find_invalid(block, order.expected), *_answers(order, result))
-    return Measured(block=replace(block, invalid=_once(invalid)), records=result.records)
+    found = (*faults, *find_invalid(block, order.expected), *_answers(order, result))
+    invalid = (*_silence(result), *_once(found))
+    return Measured(block=replace(block, invalid=invalid), records=result.records)
 
 
 def _pids(instruments: Instruments) -> frozenset[int] | None:
@@ -205,6 +206,14 @@ def _block(order: BlockOrder, result: LoadResult, counters: _WindowCounters) -> 
         prompt_tokens=_total(record.prompt_tokens for record in done),
         cached_tokens=_total(record.cached_tokens for record in done),
     )
+
+
+def _silence(result: LoadResult) -> tuple[Invalidity, ...]:
+    """Return the cause of all else that is wrong where the engine stopped to answer."""
+    if result.silent_s is None:
+        return ()
+    detail = f"no stream got a token for {result.silent_s:.0f} s with requests open"
+    return (Invalidity(kind=Invalid.SILENT, detail=detail),)
 
 
 def _answers(order: BlockOrder, result: LoadResult) -> list[Invalidity]:

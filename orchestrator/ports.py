@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from orchestrator.core.failures import Failure
 from orchestrator.core.node_state import NodeState
 from orchestrator.core.requests import LoadResult, Moment
 from orchestrator.core.types import Arm, Block, Boot, Cell, EngineFacts, ProofPart
@@ -38,6 +39,10 @@ class Node(Protocol):
         """Read the node's state; never raises for a value that the platform lacks."""
         ...
 
+    def memory_available(self) -> int | None:
+        """Return the bytes of available memory and read nothing else; None: not told."""
+        ...
+
 
 class Engine(Protocol):
     """One boot of one arm, from start to clean stop."""
@@ -46,8 +51,9 @@ class Engine(Protocol):
         """Boot the arm and block until one real completion was answered.
 
         Raises:
-            InfeasibleArm: The engine refused the arm or ran out of memory.
-            TransientError: The boot died or took too long for a reason outside the arm.
+            InfeasibleArm: The engine refused the arm, or the arm needs more memory than there is.
+            TransientError: The boot died or took too long for a reason outside the arm. Where the
+                reason is known both are the errors of ``core.failures``, which carry its kind.
         """
         ...
 
@@ -72,6 +78,29 @@ class Engine(Protocol):
 
     def log_tail(self) -> str:
         """Return the last lines of the engine's log; empty when there is none."""
+        ...
+
+    def serve_message(self) -> str:
+        """Return what Serve says of the engine's deployment; empty when it says nothing."""
+        ...
+
+    def probe(self) -> str | None:
+        """Ask for one completion, whatever a health check says.
+
+        Returns:
+            None when it came in time, else what happened instead.
+        """
+        ...
+
+    def post_mortem(self) -> Failure | None:
+        """Return what ended the engine of a boot that had come up; None where nothing names it."""
+        ...
+
+    def kill(self) -> None:
+        """End the boot's processes at once and without grace, from any thread and in mid-boot.
+
+        What else there is of the boot stays until ``stop``.
+        """
         ...
 
     def stop(self) -> None:

@@ -38,6 +38,10 @@ DELIVERY_KEYS = (
     *("promise_confidence", "promise_tolerance", "on_drift", "drift_tolerance"),
 )
 """Of the policy: what happens when the question is answered."""
+WATCHDOG_KEYS = (
+    *(("engine", "boot_silence_s"), ("load", "block_silence_s"), ("node", "memory_look_s")),
+)
+"""By section: how soon something is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,9 +301,12 @@ def _draft_facts(
 def identity(config: StudyConfig) -> dict[str, Any]:
     """Return what makes a study the same study.
 
-    No paths, hosts or places to store results, and not how its winner is brought in.
+    No paths, hosts or places to store results, not how its winner is brought in, and not how long a
+    watchdog waits: what it ends has no number.
     """
     plain = config_to_dict(config)
+    for section, key in WATCHDOG_KEYS:
+        plain[section].pop(key)
     for section in ("tracking", "production"):
         plain.pop(section)
     for key in DELIVERY_KEYS:

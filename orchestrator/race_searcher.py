@@ -26,6 +26,7 @@ from orchestrator.core.race_state import (
     outcome,
     race_state,
 )
+from orchestrator.core.refusals import StudyFault, study_fault
 from orchestrator.core.types import Arm, Boot, BootStatus
 from orchestrator.proof_boots import ProofBoots, SavedProofs
 from orchestrator.study_progress import read_boot
@@ -127,6 +128,8 @@ class RaceSearcher(Searcher):
         self._name = arm_names(plan.question.arms)
         self.choices: dict[str, Choice] = {}
         self.stop_reason = ""
+        self.fault: StudyFault | None = None
+        """Why no arm can run as the study is set up; then no further boot is asked for."""
 
     @property
     def boots(self) -> tuple[Boot, ...]:
@@ -167,6 +170,8 @@ class RaceSearcher(Searcher):
         """
         if trial_id in self._trial_ids:
             return None  # Tune's ids are random; a run of MLflow is found by its trial's id
+        if self.fault is not None:
+            return str(Searcher.FINISHED)
         before = dict(self.choices)
         suggested = self._suggest(trial_id)
         if suggested is not None or self.choices != before:
@@ -221,6 +226,7 @@ class RaceSearcher(Searcher):
                 self._lost.append(arm)
             else:
                 self._add(boot, self._now_s() - begun_s)
+                self.fault = self.fault or study_fault(self.boots, self._plan.question.arms)
         if is_proof or issued is not None:
             self._keep(self.state())
 
@@ -245,11 +251,17 @@ class RaceSearcher(Searcher):
         self._keep(self.state())
 
     def state(self) -> dict[str, Any]:
-        """Return the race's state as plain JSON; a boot under way ends with the driver."""
+        """Return the race's state as plain JSON; a boot under way ends with the driver.
+
+        Boots that show a fault of the study are not in it: they say nothing of their arms, and
+        where the fault is put right the study can go on.
+        """
         running = [arm for arm, _, _ in self._running.values()]
+        faulty = frozenset() if self.fault is None else self.fault.trial_ids
+        kept = [i for i, boot in enumerate(self.boots) if boot.trial_id not in faulty]
         return {
-            "boots": list(self._plain),
-            "spent_s": list(self._spent_s),
+            "boots": [self._plain[i] for i in kept],
+            "spent_s": [self._spent_s[i] for i in kept],
             "lost": [to_plain(arm) for arm in self._lost],
             "cut": [to_plain(arm) for arm in [*self._cut, *running]],
             "trial_ids": sorted(self._trial_ids),

@@ -41,7 +41,12 @@ def run_race(
     table: Callable[[Sequence[Boot]], Sequence[str]],
     keep: Keep,
 ) -> RaceResult:
-    """Run the study's trials to the end of the race."""
+    """Run the study's trials to the end of the race.
+
+    Raises:
+        ConfigError: No arm can run as the study is set up.
+        StudyStopped: Somebody stopped it before it had an end.
+    """
     # Tune keeps one trial pending at a time unless told otherwise, and a trial is pending for as
     # long as its engine boots: the nodes would boot one after the other.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.num_nodes)
@@ -80,6 +85,8 @@ def run_race(
         ),
     )
     tuner.fit()
+    if searcher.fault is not None:
+        raise searcher.fault.error()
     if not searcher.stop_reason:
         # Tune takes SIGINT for itself and returns as if it were done.
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")

@@ -13,7 +13,7 @@ from ray import tune
 from orchestrator.core.codec import from_plain
 from orchestrator.core.types import Boot
 from orchestrator.events import Pace, Printer
-from orchestrator.trial import describe_end
+from orchestrator.trial_text import describe_end
 
 HEARTBEAT_S = 20.0
 """A boot can be silent for minutes; the progress display speaks at least this often."""

@@ -16,12 +16,17 @@ from dataclasses import asdict, dataclass, field, replace
 
 from orchestrator.core.capacity import check_capacity
 from orchestrator.core.checks import Expectations
+from orchestrator.core.failures import Failure, FailureKind, failure_of
 from orchestrator.core.fingerprint import Fingerprint, StudyInputs, trial_fingerprint
-from orchestrator.core.formulas import acceptance_length, output_throughput
-from orchestrator.core.node_health import NodeNeeds, floor_breach, judge_for_boot
+from orchestrator.core.node_health import (
+    NodeNeeds,
+    floor_breach,
+    judge_for_boot,
+    page_cache_in_the_way,
+)
 from orchestrator.core.node_state import Fitness
 from orchestrator.core.scaling import check_scaling
-from orchestrator.core.space import not_in_force
+from orchestrator.core.space import is_other_build, not_in_force
 from orchestrator.core.types import (
     Arm,
     Block,
@@ -30,13 +35,15 @@ from orchestrator.core.types import (
     Cell,
     EngineFacts,
     Invalid,
-    Invalidity,
     Proof,
     ProofPart,
 )
 from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
+from orchestrator.memory_guard import LOOK_S, MemoryGuard
 from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Prover, Tracker
+from orchestrator.trial_endings import engine_failure, marked, status_of
+from orchestrator.trial_text import summarize
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +70,8 @@ class TrialSpec:
     laptop that is busy with other things is no reason to lose it."""
     needs: NodeNeeds = field(default_factory=NodeNeeds)
     """What the node must offer."""
+    memory_look_s: float = LOOK_S
+    """Between two looks at the node's memory while the engine boots or is loaded."""
     proof: tuple[ProofPart, ...] = ()
     """Parts of a proof boot; empty for a boot that measures ``cells``."""
     inputs: StudyInputs | None = None
@@ -97,6 +106,7 @@ class Trial:
         self._fingerprint: Fingerprint | None = None
         self._status: BootStatus | None = None
         self._reason = ""
+        self._failure: Failure | None = None
         self._run_id: str | None = None
         self._node = ports.node.snapshot()
         self._plan = () if spec.proof else plan_blocks(spec)
@@ -108,22 +118,19 @@ class Trial:
 
     def setup(self) -> None:
         """Boot the engine and prove that the arm is in force; a failure ends the trial."""
-        spec, ports = self._spec, self._ports
+        spec = self._spec
         self._open_run()
         node = judge_for_boot(self._node, spec.needs)
         if node.fitness is Fitness.UNFIT:
-            self._end(BootStatus.FAILED, f"the node is unfit: {node.reason}")
+            self._fail(Failure(FailureKind.NODE_UNFIT, f"the node is unfit: {node.reason}"))
             return
         if node.fitness is Fitness.DEGRADED:
             self._notes.append(f"node degraded: {node.reason}")
-        try:
-            facts = ports.engine.start(spec.arm, self._emit)
-        except InfeasibleArm as error:
-            self._end(BootStatus.INFEASIBLE, str(error))
+        booted = self._boot()
+        if isinstance(booted, Failure):
+            self._fail(booted)
             return
-        except TransientError as error:
-            self._end(BootStatus.FAILED, str(error))
-            return
+        facts = booted
         # It is long and goes to the tracker once, not with every copy of the record.
         self._resolved = facts.resolved_config
         if spec.inputs is not None:
@@ -131,10 +138,30 @@ class Trial:
         self._facts = replace(facts, resolved_config={})
         problem = not_in_force(spec.arm, self._facts)
         if problem is not None:
-            self._end(BootStatus.NOT_IN_FORCE, problem)
+            is_other = is_other_build(spec.arm, self._facts)
+            kind = FailureKind.WRONG_BUILD if is_other else FailureKind.NOT_IN_FORCE
+            self._fail(Failure(kind, problem))
         capacity = check_capacity(self._facts)
         if capacity is not None:
             self._notes.append(capacity)
+
+    def _boot(self) -> EngineFacts | Failure:
+        engine, needs = self._ports.engine, self._spec.needs
+        with self._guard() as guard:
+            booted: EngineFacts | Failure
+            try:
+                booted = engine.start(self._spec.arm, self._emit)
+            except (InfeasibleArm, TransientError) as error:
+                booted = failure_of(error)
+        if guard.breach is not None:
+            return Failure(FailureKind.MEMORY_FLOOR, f"ended while it booted: {guard.breach}")
+        if isinstance(booted, Failure) and booted.kind is FailureKind.STARTUP_CHECK:
+            return replace(booted, advice=page_cache_in_the_way(self._node, needs) or "")
+        return booted
+
+    def _guard(self) -> MemoryGuard:
+        spec, ports = self._spec, self._ports
+        return MemoryGuard(ports.node, ports.engine, spec.needs, look_s=spec.memory_look_s)
 
     def step(self) -> str:
         """Measure the next block, or look at the next part, and return one sentence about it."""
@@ -144,24 +171,20 @@ class Trial:
         """Measure the next block.
 
         A window that cannot be trusted costs its block, which is kept and says why. An engine that
-        died or was restarted ends the trial, and so does memory under the floor, before the board
-        hangs with everything on it.
+        died, hangs or was restarted ends the trial, and so does memory under the floor, before the
+        board hangs with everything on it.
         """
         index, cell = self._next, self._plan[self._next]
         self._next += 1
-        block = self._measure(index, cell)
-        loss = self._engine_loss()
-        if loss is not None:
-            loss_of_block = Invalidity(kind=Invalid.RESTARTED, detail=loss)
-            block = replace(block, invalid=(loss_of_block, *block.invalid))
+        with self._guard() as guard:
+            block = self._measure(index, cell)
+        failure = self._ending(block, guard.breach)
+        if failure is not None:
+            block = marked(block, failure)
         self._blocks.append(block)
         self._track(lambda run_id: self._ports.tracker.log_block(run_id, block))
-        breach = floor_breach(block.node_states, self._spec.needs)
-        if loss is not None:
-            self._end(BootStatus.FAILED, f"engine lost in cell {cell.key}: {loss}")
-            return self._reason
-        if breach is not None:
-            self._end(BootStatus.FAILED, f"ended in cell {cell.key}: {breach}")
+        if failure is not None:
+            self._fail(failure)
             return self._reason
         if self._next == len(self._plan):
             self._close()
@@ -177,17 +200,18 @@ class Trial:
         assert self._ports.prover is not None
         part = self._spec.proof[self._next]
         self._next += 1
-        try:
-            finding = self._ports.prover.prove(part, self._facts)
-        except TransientError as error:
-            sentence = f"{part}: {error}"
-            self._notes.append(sentence)
-        else:
-            sentence = f"{part}: {finding.sentence}"
-            self._findings[part] = finding.record
-        loss = self._engine_loss()
-        if loss is not None:
-            self._end(BootStatus.FAILED, f"engine lost while {part} was looked at: {loss}")
+        with self._guard() as guard:
+            try:
+                finding = self._ports.prover.prove(part, self._facts)
+            except TransientError as error:
+                sentence = f"{part}: {error}"
+                self._notes.append(sentence)
+            else:
+                sentence = f"{part}: {finding.sentence}"
+                self._findings[part] = finding.record
+        failure = self._failure_of_engine(f"while {part} was looked at", guard.breach)
+        if failure is not None:
+            self._fail(failure)
             return self._reason
         if self._next == len(self._spec.proof):
             self._end(BootStatus.OK, "; ".join(self._notes))
@@ -199,7 +223,7 @@ class Trial:
         A trial that is ended early, before all its steps are done, is a failed boot.
         """
         if self._status is None:
-            self._end(BootStatus.FAILED, "ended before all blocks were measured")
+            self._fail(Failure(FailureKind.CUT_SHORT, "ended before all blocks were measured"))
         assert self._status is not None
         boot = Boot(
             trial_id=self._spec.trial_id,
@@ -210,6 +234,8 @@ class Trial:
             reason=self._reason,
             facts=self._facts,
             blocks=tuple(self._blocks),
+            failure=None if self._failure is None else self._failure.kind,
+            cause="" if self._failure is None else self._failure.cause,
             run_id=self._run_id,
             fingerprint=None if self._fingerprint is None else self._fingerprint.digest,
             sections={} if self._fingerprint is None else self._fingerprint.sections,
@@ -217,6 +243,7 @@ class Trial:
         )
         artifacts = {
             "engine_log_tail.txt": self._ports.engine.log_tail(),
+            "serve_message.txt": self._ports.engine.serve_message(),
             "node.json": json.dumps(
                 {"before": asdict(self._node), "after": asdict(self._ports.node.snapshot())},
                 indent=1,
@@ -264,13 +291,17 @@ class Trial:
         self._status = status
         self._reason = reason
 
+    def _fail(self, failure: Failure) -> None:
+        self._failure = failure
+        self._end(status_of(failure.kind), failure.sentence)
+
     def _close(self) -> None:
         """Judge the boot when all blocks had their turn."""
         if self._spec.needs_timing:
             self._blocks = list(check_scaling(self._blocks))
         bad = [f"{b.cell.key}: {b.invalid_reason}" for b in self._blocks if not b.is_valid]
         if len(bad) == len(self._plan):
-            self._end(BootStatus.FAILED, f"no valid block; {bad[0]}")
+            self._fail(Failure(FailureKind.NO_VALID_BLOCK, f"no valid block; {bad[0]}"))
         else:
             self._end(BootStatus.OK, "; ".join([*self._notes, *bad]))
 
@@ -298,16 +329,21 @@ class Trial:
         )
         return measure_block(order, instruments).block
 
-    def _engine_loss(self) -> str | None:
-        """Return what happened to the boot's engine, or None while it is the same process."""
+    def _ending(self, block: Block, breach: str | None) -> Failure | None:
+        """Return why the boot cannot go on after a block, or None where it can."""
+        breach = breach or floor_breach(block.node_states, self._spec.needs)
+        is_silent = any(item.kind is Invalid.SILENT for item in block.invalid)
+        is_suspect = is_silent or block.num_lost_streams > 0
+        return self._failure_of_engine(f"in cell {block.cell.key}", breach, is_suspect=is_suspect)
+
+    def _failure_of_engine(
+        self, place: str, breach: str | None, *, is_suspect: bool = False
+    ) -> Failure | None:
         assert self._facts is not None
-        try:
-            boot_id = self._ports.engine.facts().boot_id
-        except TransientError as error:
-            return str(error)
-        if boot_id != self._facts.boot_id:
-            return "the engine was restarted inside the block"
-        return None
+        if breach is not None:
+            return Failure(FailureKind.MEMORY_FLOOR, f"ended {place}: {breach}")
+        engine, boot_id = self._ports.engine, self._facts.boot_id
+        return engine_failure(engine, boot_id, place, is_suspect=is_suspect)
 
 
 def plan_blocks(spec: TrialSpec) -> tuple[Cell, ...]:
@@ -351,28 +387,3 @@ def boot_params(arm: Arm, replicate: int, *, node_id: str, trial_id: str) -> dic
         "node": node_id,
         "trial_id": trial_id,
     }
-
-
-def summarize(block: Block) -> str:
-    """Return one sentence about a measured block."""
-    if block.invalid_reason is not None:
-        return f"{block.cell.key}: not valid, {block.invalid_reason}"
-    throughput = output_throughput(block.output_tokens, block.duration_s)
-    speed = "no tokens" if throughput is None else f"{throughput:.1f} tok/s"
-    length = acceptance_length(block.counters)
-    drafting = "" if length is None else f", {length:.2f} tokens a step"
-    return f"{block.cell.key}: {speed}{drafting}"
-
-
-def describe_end(boot: Boot) -> str:
-    """Return one sentence on how a boot ended."""
-    if boot.status is not BootStatus.OK:
-        return f"{boot.status.value}: {boot.reason}"
-    assert boot.facts is not None
-    kv = boot.facts.kv_cache_tokens
-    capacity = "KV capacity unknown" if kv is None else f"KV {kv:,} tokens"
-    notes = f"; {boot.reason}" if boot.reason else ""
-    return (
-        f"done on node {boot.node_id[:6]}, booted in {boot.facts.boot_time_s:.0f} s, "
-        f"{capacity}{notes}"
-    )

@@ -18,6 +18,8 @@ BLOCK_TAG = "specpilot.block."
 """Prefix; the rest is the block's index and the value its id."""
 STATUS_TAG = "specpilot.status"
 REASON_TAG = "specpilot.reason"
+FAILURE_TAG = "specpilot.failure"
+"""Kind of ``core.failures``; only of a boot that failed."""
 CLOSED_TAG = "specpilot.closed"
 FINGERPRINT_TAG = "specpilot.fingerprint"
 DEAD_TRIAL_TAGS = {

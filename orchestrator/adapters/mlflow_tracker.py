@@ -23,6 +23,7 @@ from orchestrator.adapters.mlflow_names import (
     CLOSED_TAG,
     DEAD_TRIAL_TAGS,
     DROPPED_TRIAL_TAGS,
+    FAILURE_TAG,
     FINGERPRINT_TAG,
     KIND_TAG,
     PARENT_TAG,
@@ -122,6 +123,8 @@ class MlflowTracker:
             tags = {STATUS_TAG: str(boot.status), REASON_TAG: boot.reason, CLOSED_TAG: "true"}
             if boot.fingerprint is not None:
                 tags[FINGERPRINT_TAG] = boot.fingerprint
+            if boot.failure is not None:
+                tags[FAILURE_TAG] = str(boot.failure)
             self._set_tags(run_id, tags)
             if run.info.status == "RUNNING":
                 status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -43,15 +43,13 @@ class LocalNode:
 
     def snapshot(self) -> NodeState:
         """Read the node's state; a value that the platform lacks is None."""
-        memory = procfs.parse_meminfo(procfs.read_text(self._proc / "meminfo"))
-        # Inside a container the kernel still tells of the whole machine.
-        rooms = (memory.get("MemAvailable"), cgroup.memory_available(self._proc))
+        memory = self._memory()
         gpu = self._read_gpu()
         return NodeState(
             node_id=self._node_id,
             kind=self._kind,
             hostname=socket.gethostname(),
-            mem_available_bytes=min((room for room in rooms if room is not None), default=None),
+            mem_available_bytes=self._available(memory),
             mem_total_bytes=memory.get("MemTotal"),
             load_average_1m=procfs.parse_load_average(procfs.read_text(self._proc / "loadavg")),
             num_cores=procfs.count_cores(procfs.read_text(self._proc / "stat")),
@@ -66,3 +64,15 @@ class LocalNode:
             throttle_reasons=gpu.throttle_reasons,
             gpu_processes=gpu.processes,
         )
+
+    def memory_available(self) -> int | None:
+        """Return the available memory alone, which takes well under a millisecond."""
+        return self._available(self._memory())
+
+    def _memory(self) -> dict[str, int]:
+        return procfs.parse_meminfo(procfs.read_text(self._proc / "meminfo"))
+
+    def _available(self, memory: Mapping[str, int]) -> int | None:
+        # Inside a container the kernel still tells of the whole machine.
+        rooms = (memory.get("MemAvailable"), cgroup.memory_available(self._proc))
+        return min((room for room in rooms if room is not None), default=None)

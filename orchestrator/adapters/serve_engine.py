@@ -10,12 +10,15 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray._private import state as ray_state
 from ray.serve.handle import DeploymentHandle
 
+from orchestrator.adapters.engine_evidence import EngineLogs, by_ray, ended_engine, failed_boot
 from orchestrator.adapters.serve_reaper import Lease
+from orchestrator.core.failures import Failure, FailureKind, boot_error
 from orchestrator.core.secrecy import scrub
 from orchestrator.core.types import Arm, EngineFacts
-from orchestrator.errors import InfeasibleArm, TransientError
+from orchestrator.errors import TransientError
 from serve_apps.engine import procfs
 from serve_apps.engine.deployment import (
     DEPLOYMENT_NAME,
@@ -23,17 +26,17 @@ from serve_apps.engine.deployment import (
     max_ongoing_requests,
     trial_app,
 )
-from serve_apps.engine.errors import BootFailure, boot_error_from_text
+from serve_apps.engine.oomkills import OomKills
 from serve_apps.engine.spec import boot_mark
 
 TRIAL_PREFIX = "trial-"
 """Serve applications with this prefix belong to trials; production never carries it."""
 CALL_TIMEOUT_S = 30.0
+PROBE_TIMEOUT_S = 20.0
+"""For one short completion of an engine that has nothing else to do; less than a call may take."""
 STOP_TIMEOUT_S = 90.0
 POLL_S = 0.5
 PROGRESS_S = 15.0
-
-_INFEASIBLE = frozenset({BootFailure.BAD_ARGUMENTS, BootFailure.OUT_OF_MEMORY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,11 @@ class ServeEngine:
         self._spec_for = spec_for
         self._lease = lease
         self._handle: DeploymentHandle[Any] | None = None
+        self._logs: EngineLogs | None = None
+        self._kills = OomKills()
+        self._boot_id: str | None = None
+        self._actor_id: str | None = None
+        self._message = ""
 
     def start(self, arm: Arm, on_progress: Callable[[str], None]) -> EngineFacts:
         """Boot the arm in its application; see ``ports.Engine.start``."""
@@ -74,13 +82,17 @@ class ServeEngine:
             max_ongoing_requests=max_ongoing_requests(place.max_streams),
         )
         self._lease.start()
-        app = trial_app(self._spec_for(arm), options)
+        spec = self._spec_for(arm)
+        self._logs, self._kills = EngineLogs(str(spec["log_path"])), OomKills()
+        app = trial_app(spec, options)
         target = serve.RunTarget(target=app, name=place.app_name, route_prefix=None)
         # The blocking form never returns when the resources are not there.
         serve.run_many([target], wait_for_applications_running=False)
         self._wait_running(on_progress)
         self._handle = serve.get_app_handle(place.app_name)
-        return self.facts()
+        facts = self.facts()
+        self._boot_id, self._actor_id = facts.boot_id, str(self._call("actor_id"))
+        return facts
 
     def facts(self) -> EngineFacts:
         """Ask the engine what it is."""
@@ -99,13 +111,41 @@ class ServeEngine:
             return frozenset()
 
     def log_tail(self) -> str:
-        """Return the end of the engine's log, or the reason why there is none."""
-        if self._handle is None:
-            return deployment_message(self._placement.app_name)
+        """Return the end of the boot's log."""
+        return "" if self._logs is None else self._logs.tail(self._boot_id)
+
+    def serve_message(self) -> str:
+        """Return what Serve says of the engine's deployment; when it failed, what it said then."""
         try:
-            return str(self._call("tail", 80))
+            return self._message or deployment_message(self._placement.app_name)
+        except (ray.exceptions.RayError, serve.exceptions.RayServeException) as error:
+            return f"Serve does not answer: {error}"
+
+    def probe(self) -> str | None:
+        """Ask for one completion; see ``ports.Engine.probe``."""
+        try:
+            problem = self._call("probe", PROBE_TIMEOUT_S)
         except TransientError as error:
-            return f"the log cannot be read: {error}"
+            return str(error)
+        return None if problem is None else str(problem)
+
+    def post_mortem(self) -> Failure | None:
+        """Return what ended the engine, by Ray's word, its replica's, its log and the kernel's."""
+        if self._actor_id is not None:
+            said = _killed_for_memory(self._actor_id)
+            if said is not None:
+                return by_ray(said)
+        try:
+            told = self._call("post_mortem")
+        except TransientError:
+            told = None
+        text = "" if self._logs is None else self._logs.text(self._boot_id)
+        return ended_engine(told, text, self._kills)
+
+    def kill(self) -> None:
+        """End the boot's processes at once; its application stays until ``stop``."""
+        if self._logs is not None:
+            self._logs.kill()
 
     def stop(self) -> None:
         """Delete the application and wait until it is gone."""
@@ -141,13 +181,14 @@ class ServeEngine:
             if status == "RUNNING":
                 return
             if status in ("DEPLOY_FAILED", "UNHEALTHY"):
-                raise boot_failure(deployment_message(name))
+                self._message = deployment_message(name)
+                raise boot_error(failed_boot(self._message, self._kills))
             now = time.monotonic()
             if now - started > self._placement.boot_timeout_s + CALL_TIMEOUT_S:
-                raise TransientError(
-                    f"not up after {now - started:.0f} s (engine.boot_timeout_s); "
-                    f"Serve says: {deployment_message(name) or status}"
-                )
+                self._message = deployment_message(name)
+                reason = f"not up after {now - started:.0f} s (engine.boot_timeout_s)"
+                said = f"Serve says: {self._message or status}"
+                raise boot_error(Failure(FailureKind.TIMEOUT, f"{reason}; {said}"))
             if now - told > PROGRESS_S:
                 told = now
                 on_progress(f"booting for {now - started:.0f} s")
@@ -166,13 +207,24 @@ def deployment_message(app_name: str) -> str:
     return (deployment.message if deployment is not None else "") or app.message
 
 
-def boot_failure(message: str) -> InfeasibleArm | TransientError:
-    """Return the error that a failed boot's message stands for."""
-    error = boot_error_from_text(message)
-    if error is None:
-        return TransientError(f"the engine's application failed: {message.strip()[-2000:]}")
-    text = f"{error.reason}: {error.cause}" if error.cause else error.reason
-    return InfeasibleArm(text) if error.kind in _INFEASIBLE else TransientError(text)
+def _killed_for_memory(actor_id: str) -> str | None:
+    """Return Ray's words when its memory monitor killed an actor, else None.
+
+    The caller of a method hears of it only if the actor died in the call. Nothing public says how
+    an actor ended without a way to the dashboard, which listens on the head's loopback.
+    """
+    try:
+        cause = ray_state.actors(actor_id).get("DeathCause")
+    except ray.exceptions.RayError:
+        return None
+    return oom_words(cause)
+
+
+def oom_words(death_cause: Any) -> str | None:
+    """Return the words of an actor's ``ActorDeathCause`` that is the memory monitor, else None."""
+    if death_cause is None or not death_cause.HasField("oom_context"):
+        return None
+    return str(death_cause.oom_context.error_message)
 
 
 def facts_from_plain(data: Mapping[str, Any]) -> EngineFacts:

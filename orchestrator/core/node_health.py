@@ -188,12 +188,17 @@ def _throttling(states: Sequence[NodeState]) -> Iterator[NodeVerdict]:
 
 def floor_breach(states: Sequence[NodeState], needs: NodeNeeds) -> str | None:
     """Return why no engine may go on here: a state had less memory than the floor; else None."""
-    floor = needs.min_mem_available_bytes
     known = [s.mem_available_bytes for s in states if s.mem_available_bytes is not None]
-    if floor is None or not known or min(known) >= floor:
+    return below_floor(min(known, default=None), needs)
+
+
+def below_floor(available: int | None, needs: NodeNeeds) -> str | None:
+    """Return why no engine may go on with so many bytes available; None where it may."""
+    floor = needs.min_mem_available_bytes
+    if floor is None or available is None or available >= floor:
         return None
     return (
-        f"{_gib(min(known))} of memory are available, under the floor of {_gib(floor)}: "
+        f"{_gib(available)} of memory are available, under the floor of {_gib(floor)}: "
         "a board with unified memory hangs when it runs out"
     )
 
@@ -243,18 +248,32 @@ def _boot_memory(state: NodeState, needs: NodeNeeds) -> Iterator[NodeVerdict]:
             f"out of memory: {_gib(available)} are available and the engine wants {_gib(wanted)}"
         )
         return
-    floor, free = needs.min_mem_available_bytes, state.mem_free_bytes
+    floor = needs.min_mem_available_bytes
     if floor is not None and available - wanted < floor:
         yield _unfit(
             f"the engine wants {_gib(wanted)} and would leave {_gib(available - wanted)} of "
             f"memory, under the floor of {_gib(floor)}: give it less"
         )
-    if free is not None and free < wanted and not needs.engine_counts_page_cache:
-        yield _degraded(
-            f"reclaimable page cache: the engine's own check will fail, since {_gib(free)} are "
-            f"free and it wants {_gib(wanted)}, although {_gib(available)} are available: as root, "
-            "sync; echo 3 > /proc/sys/vm/drop_caches"
-        )
+    cached = page_cache_in_the_way(state, needs)
+    if cached is not None and not needs.engine_counts_page_cache:
+        yield _degraded(cached)
+
+
+def page_cache_in_the_way(state: NodeState, needs: NodeNeeds) -> str | None:
+    """Return what to do where an engine that counts free memory only finds too little of it.
+
+    None where enough is free, where it would not suffice with the page cache either, and where the
+    node does not tell.
+    """
+    wanted, available = needs.engine_memory_bytes, state.mem_available_bytes
+    free = state.mem_free_bytes
+    if wanted is None or available is None or free is None or not free < wanted <= available:
+        return None
+    return (
+        f"reclaimable page cache: the engine's own check will fail, since {_gib(free)} are "
+        f"free and it wants {_gib(wanted)}, although {_gib(available)} are available: as root, "
+        "sync; echo 3 > /proc/sys/vm/drop_caches"
+    )
 
 
 def _others(states: Sequence[NodeState], own_pids: Collection[int]) -> list[GpuProcess]:

@@ -98,7 +98,8 @@ class _Race:
         if not uncovered:
             return None
         order = _coverage_order(uncovered, self._settings.seed)
-        first = min(order, key=lambda arm: self._issued(arm) > 0)
+        asked = self._state.wants_baseline
+        first = min(order, key=lambda arm: (self._issued(arm) > 0, not (asked and arm.is_baseline)))
         again = " again: a boot failed" if self._issued(first) else ""
         if self._num_left() > 0 and self._time_for(1):
             return self._boot(first, f"coverage{again}")

@@ -9,6 +9,7 @@ from typing import Literal
 from orchestrator.core.comparable import odd_boots
 from orchestrator.core.comparison import measured
 from orchestrator.core.estimate import boot_objective, known_arms
+from orchestrator.core.refusals import wants_baseline
 from orchestrator.core.space import reference_arm
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
 
@@ -95,6 +96,8 @@ class RaceState:
     """Trial ids of boots far from their arm's others, once there is a choice to confirm."""
     elapsed: Elapsed | None = None
     """None where hours do not matter."""
+    wants_baseline: bool = False
+    """Whether the baseline's first boot goes before those of the others; see ``refusals``."""
 
     def scores(self) -> dict[Arm, tuple[float, ...]]:
         """Return the scores by arm, in the order of the arms; those of dead arms are left out."""
@@ -195,6 +198,7 @@ def race_state(
         choice=choice,
         outliers=frozenset() if choice is None else _outliers(ended, question),
         elapsed=elapsed,
+        wants_baseline=wants_baseline([item.boot for item in ended]),
     )
 
 

@@ -125,6 +125,9 @@ class LoadResult:
     """Streams that gave up after failures in a row."""
     num_delayed: int = 0
     """Arrivals of the open loop that had to wait for a free connection."""
+    silent_s: float | None = None
+    """How long no stream had got a token, with requests open, when the load was given up; None
+    where it was not."""
 
     @property
     def window(self) -> Span | None:

@@ -184,7 +184,7 @@ def not_in_force(arm: Arm, facts: EngineFacts) -> str | None:
     version = facts.engine_version
     if version is None:
         return f"the engine does not say its version; {arm.engine_build} was asked for"
-    if version.partition("+")[0] != arm.engine_build.partition("+")[0]:
+    if is_other_build(arm, facts):
         return f"engine.build: {arm.engine_build} was asked for and vLLM {version} answers"
     where = f"on model runner {facts.model_runner or '(not stated)'} of vLLM {version}"
     stated: dict[str, object] = {
@@ -205,6 +205,17 @@ def not_in_force(arm: Arm, facts: EngineFacts) -> str | None:
         if stated[key] != value:
             return f"{key}: {value} was asked for and {stated[key]} is in force, {where}"
     return _runner_ignores(arm, facts, where)
+
+
+def is_other_build(arm: Arm, facts: EngineFacts) -> bool:
+    """Whether an engine says that it is of another version than the arm's build."""
+    version = facts.engine_version
+    return version is not None and _plain(version) != _plain(arm.engine_build)
+
+
+def _plain(build: str) -> str:
+    """Return a build's version without the name that a study gives it."""
+    return build.partition("+")[0]
 
 
 def reference_arm(arms: Sequence[Arm], incumbent: Arm | None) -> Arm | None:

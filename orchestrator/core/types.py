@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from orchestrator.core.failures import FailureKind
 from orchestrator.core.node_state import NodeState, NodeVerdict
 
 BASELINE_DEPTH = 0
@@ -158,6 +159,8 @@ class Invalid(StrEnum):
     """The engine did not run as many requests at a time as the cell asks for."""
     STEP_TIME = "step_time"
     """Acceptance length / step time is not the throughput."""
+    SILENT = "silent"
+    """No stream got a token for a long time although requests were open."""
     SCALING = "scaling"
     """Twice the streams gave more than twice the throughput."""
 
@@ -312,6 +315,10 @@ class Boot:
     reason: str
     facts: EngineFacts | None
     blocks: tuple[Block, ...]
+    failure: FailureKind | None = None
+    """What ended it; ``failures.CLASSES`` has what the race does then. None for an ok boot."""
+    cause: str = ""
+    """The line of the engine's log, or of Ray, that names the root cause; empty where none does."""
     run_id: str | None = None
     """MLflow run of the trial."""
     fingerprint: str | None = None

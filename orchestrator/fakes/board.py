@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from orchestrator.core.failures import Failure
 from orchestrator.core.types import Arm, BoardModel
 from orchestrator.errors import TransientError
 from orchestrator.fakes.acceptance import AcceptanceModel
@@ -31,6 +32,10 @@ class BootFault(StrEnum):
     """The engine refuses the arm or runs out of memory."""
     TRANSIENT = "transient"
     """The boot dies for a reason outside the arm."""
+    REFUSED = "refused"
+    """The engine refuses its arguments, in the same words whatever the arm."""
+    STARTUP_CHECK = "startup_check"
+    """Its own check at the start finds too little memory free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,10 @@ class Faults:
     """Block, from 0 in each boot, in which the engine restarts."""
     death_in_block: int | None = None
     """Block, from 0 in each boot, in which the engine dies."""
+    death: Failure | None = None
+    """What the evidence of that says; None where there is none."""
+    hang_in_block: int | None = None
+    """Block, from 0 in each boot, from which on no completion gets a token; health is as before."""
     reset_every: int | None = None
     """Every n-th request ends in a connection reset."""
     foreign_tokens: int = 0
@@ -82,6 +91,7 @@ class RunningEngine:
     num_requests: int = 0
     num_running: int = 0
     is_alive: bool = True
+    hangs: bool = False
 
 
 class FakeBoard:
@@ -159,6 +169,11 @@ class FakeBoard:
             counters=_zero(arm),
         )
         return self._engine
+
+    def kill(self) -> None:
+        """End the process of the engine that runs, if one does; who boots it may wait for that."""
+        if self._engine is not None:
+            self._engine.is_alive = False
 
     def power_off(self) -> None:
         """End the engine; no error when there is none."""

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from orchestrator.core.failures import Failure, FailureKind, boot_error
 from orchestrator.core.types import Arm, EngineFacts
-from orchestrator.errors import InfeasibleArm, TransientError
+from orchestrator.errors import TransientError
 from orchestrator.fakes.board import BootFault, FakeBoard, Faults, RunningEngine
 
 MAX_MODEL_LEN = 32_768
 WEIGHTS_BYTES = 8 * 2**30
+_FAILURES = {
+    BootFault.INFEASIBLE: Failure(
+        FailureKind.OUT_OF_MEMORY, "the engine process ended", "CUDA out of memory at boot"
+    ),
+    BootFault.TRANSIENT: Failure(FailureKind.EXITED, "the engine process ended with status 1"),
+    BootFault.REFUSED: Failure(
+        FailureKind.BAD_ARGUMENTS,
+        "the engine process ended with status 2",
+        "vllm: error: unrecognized arguments: --nonsense",
+    ),
+    BootFault.STARTUP_CHECK: Failure(
+        FailureKind.STARTUP_CHECK,
+        "the engine process ended with status 1",
+        "Free memory on device cuda:0 is less than desired GPU memory utilization",
+    ),
+}
 KV_TOKENS_PER_DRAFT_TOKEN = 4_000
 """What each drafted position takes from the KV cache's capacity."""
 
@@ -21,6 +38,7 @@ class FakeEngine:
         self._board = board
         self._asked: Arm | None = None
         self._log: list[str] = []
+        self._message = ""
 
     def start(self, arm: Arm, on_progress: Callable[[str], None]) -> EngineFacts:
         """Boot the arm in virtual time.
@@ -38,9 +56,9 @@ class FakeEngine:
         if faults.boot is not None and _fails(faults, number):
             board.clock.sleep(board.boot_time_s / 4)
             self._log.append(f"boot failed: {faults.boot}")
-            if faults.boot is BootFault.INFEASIBLE:
-                raise InfeasibleArm(f"{arm.key}: CUDA out of memory at boot")
-            raise TransientError(f"{arm.key}: the engine process ended with status 1")
+            failure = _FAILURES[faults.boot]
+            self._message = f"the deployment failed to start: {failure.reason}"
+            raise boot_error(failure)
         board.clock.sleep(board.boot_time_s)
         engine = board.power_on(arm, number)
         self._log.append(f"ready, boot id {engine.boot_id}")
@@ -73,6 +91,25 @@ class FakeEngine:
     def log_tail(self) -> str:
         """Return the last lines of the engine's log."""
         return "\n".join(self._log)
+
+    def serve_message(self) -> str:
+        """Return what the deployment of a boot that failed would say."""
+        return self._message
+
+    def probe(self) -> str | None:
+        """Return what is wrong with the running engine's completions."""
+        try:
+            return "no completion came" if self._board.engine().hangs else None
+        except TransientError as error:
+            return str(error)
+
+    def post_mortem(self) -> Failure | None:
+        """Return the evidence that the arm's fault leaves."""
+        return None if self._asked is None else self._board.faults_of(self._asked).death
+
+    def kill(self) -> None:
+        """End the engine's process."""
+        self._board.kill()
 
     def stop(self) -> None:
         """End the boot; safe to call twice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.core.requests import (
     LoadResult,
@@ -23,6 +23,7 @@ NUM_PROMPTS = 64
 PREFILL_S = 0.050
 WARMUP_TOKENS = 16
 FAILURES_BEFORE_GIVING_UP = 3
+SILENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,8 @@ class FakeLoad:
         self._strike(engine)
         if not engine.is_alive:
             return _dead(request, observe, "connection reset", is_warm=True)
+        if engine.hangs:
+            return self._silent(request, observe)
         return self._measure(request, observe, step_s)
 
     def _measure(self, request: LoadRequest, observe: Observe, step_s: float) -> LoadResult:
@@ -116,6 +119,12 @@ class FakeLoad:
             closing=Span(start_s=close_s, end_s=close_s),
         )
 
+    def _silent(self, request: LoadRequest, observe: Observe) -> LoadResult:
+        """Return the load of an engine that takes requests and gives no token."""
+        self._board.clock.sleep(SILENCE_S)
+        result = _dead(request, observe, f"no stream got a token for {SILENCE_S:g} s", is_warm=True)
+        return replace(result, num_lost_streams=0, silent_s=SILENCE_S)
+
     def _engine(self, request: LoadRequest) -> RunningEngine:
         if request.base_url.rstrip("/") != self._board.base_url:
             raise TransientError(f"no engine answers at {request.base_url}")
@@ -127,6 +136,8 @@ class FakeLoad:
         engine.num_blocks += 1
         if engine.faults.death_in_block == block:
             engine.is_alive = False
+        if engine.faults.hang_in_block == block:
+            engine.hangs = True
         if engine.faults.restart_in_block == block:
             self._board.restart()
 

@@ -81,3 +81,7 @@ class FakeNode:
         with self._lock:
             self.num_snapshots += 1
             return self._script.pop(0) if self._script else self.state
+
+    def memory_available(self) -> int | None:
+        """Return that of ``state``; the script is of the snapshots alone."""
+        return self.state.mem_available_bytes

@@ -76,6 +76,21 @@ class SseClient:
             check_api_key(api_key, "api_key")
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._session: aiohttp.ClientSession | None = None
+        self._open: set[asyncio.Timeout] = set()
+        self._moved_s = 0.0
+        """On the loop's own clock, which times nothing that is measured."""
+        self.given_up_s: float | None = None
+        """How long no request had got anything when the client was told to give up."""
+
+    def silent_s(self) -> float:
+        """Return how long no request has got a token or an end, while any is open; else 0."""
+        return _loop_s() - self._moved_s if self._open else 0.0
+
+    def give_up(self) -> None:
+        """End all requests that are open, and each that comes, as stalled."""
+        self.given_up_s = self.silent_s()
+        for limit in self._open:
+            limit.reschedule(_loop_s())
 
     async def __aenter__(self) -> Self:
         """Open the connection pool; its size is the caller's concurrency, not ours."""
@@ -115,7 +130,7 @@ class SseClient:
         started_s = self._clock() if arrived_s is None else arrived_s
         answer = Answer(started_s=started_s, has_arrival=arrived_s is not None, key=self._api_key)
         try:
-            await self._ask(call, answer)
+            await self._ask_unless_given_up(call, answer)
         except aiohttp.SocketTimeoutError:
             num_chunks = len(answer.chunk_moments_s)
             stall_s = self._stall_timeout_s
@@ -123,10 +138,26 @@ class SseClient:
                 RequestFault.STALLED, f"no byte for {stall_s:g} s after {num_chunks} chunks"
             )
         except TimeoutError:
-            answer.fail(RequestFault.STALLED, f"no complete answer within {self._timeout_s:g} s")
+            answer.fail(RequestFault.STALLED, self._late())
         except (aiohttp.ClientError, OSError) as error:
             answer.fail(RequestFault.CONNECTION, f"{type(error).__name__}: {error}")
         return answer.record(call, origin_s=self._origin_s, ended_s=self._clock())
+
+    def _late(self) -> str:
+        if self.given_up_s is None:
+            return f"no complete answer within {self._timeout_s:g} s"
+        return f"given up: no request got a token for {self.given_up_s:.0f} s"
+
+    async def _ask_unless_given_up(self, call: Call, answer: Answer) -> None:
+        async with asyncio.timeout(None if self.given_up_s is None else 0) as limit:
+            if not self._open:
+                self._moved_s = _loop_s()
+            self._open.add(limit)
+            try:
+                await self._ask(call, answer)
+                self._moved_s = _loop_s()
+            finally:
+                self._open.discard(limit)
 
     async def _ask(self, call: Call, answer: Answer) -> None:
         assert self._session is not None
@@ -156,7 +187,10 @@ class SseClient:
                     head += read
                 events = decoder.feed(read)
                 if events:
+                    num_chunks = len(answer.chunk_moments_s)
                     answer.take(events, now_s)
+                    if len(answer.chunk_moments_s) > num_chunks:
+                        self._moved_s = _loop_s()
                     if answer.is_done:
                         break
             else:
@@ -179,6 +213,10 @@ class SseClient:
         _params: aiohttp.TraceRequestChunkSentParams,
     ) -> None:
         context.trace_request_ctx.send(self._clock())
+
+
+def _loop_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def check_api_key(key: str, where: str) -> None:

@@ -31,7 +31,9 @@ class LoadSettings:
     warmup_max_tokens: int
     request_timeout_s: float
     stall_timeout_s: float = STALL_TIMEOUT_S
-    """Longest time without a byte."""
+    """Longest time of a request without a byte."""
+    block_silence_s: float = STALL_TIMEOUT_S
+    """Longest time in which no stream gets a token although requests are open."""
     salt: bool = True
     """Whether prompts are made unique against prefix caches."""
     dialect: Literal["vllm", "openai"] = "vllm"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from orchestrator.core.requests import LoadResult, Moment, Span
 from orchestrator.load.arrivals import Askers, ClosedLoop, OpenLoop, Tally
@@ -60,15 +60,18 @@ class HttpLoad:
         """Do the work of ``run`` on the caller's event loop."""
         calls = CallSequence(self._workload, self._settings, request)
         look = _Look(observe, self._clock)
-        async with self._client(request, look.origin_s) as client:
+        tally = Tally()
+        async with self._client(request, look.origin_s) as client, self._watched(client, tally):
             await self._warm_up(client, calls)
         await look(Moment.BEFORE)
+        if client.given_up_s is not None:
+            await look(Moment.AFTER)
+            return LoadResult(records=(), opening=None, closing=None, silent_s=client.given_up_s)
         # A new connection pool: an engine may have closed idle connections meanwhile.
-        async with self._client(request, look.origin_s) as client:
+        async with self._client(request, look.origin_s) as client, self._watched(client, tally):
             askers: Askers = ClosedLoop(calls)
             if request.cell.is_open_loop:
                 askers = OpenLoop(calls, self._clock)
-            tally = Tally()
             asking = asyncio.create_task(askers.run(client, tally))
             try:
                 edges = await self._window(tally, asking, look)
@@ -83,7 +86,25 @@ class HttpLoad:
             closing=edges[1] if edges else None,
             num_lost_streams=tally.num_lost,
             num_delayed=tally.num_delayed,
+            silent_s=client.given_up_s,
         )
+
+    @asynccontextmanager
+    async def _watched(self, client: SseClient, tally: Tally) -> AsyncIterator[None]:
+        """Give up, inside, when no stream gets a token for too long although requests are open."""
+        limit_s = self._settings.block_silence_s
+
+        async def watch() -> None:
+            while (left_s := limit_s - client.silent_s()) > 0:
+                await asyncio.sleep(left_s)
+            tally.stop.set()
+            client.give_up()
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
 
     def _client(self, request: LoadRequest, origin_s: float) -> SseClient:
         return SseClient(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve import Application
 
+from serve_apps.engine.boot_watch import BootProgress
 from serve_apps.engine.errors import EngineNotRunning
 from serve_apps.engine.http import HttpError
 from serve_apps.engine.spec import EngineSpec
-from serve_apps.engine.supervisor import BootProgress, EngineProcess
+from serve_apps.engine.supervisor import EngineProcess
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +101,18 @@ class Engine:
         """Return the engine's own Prometheus exposition, unchanged."""
         return await self._process.metrics_text()
 
-    def tail(self, lines: int = 40) -> str:
-        """Return the last lines of the engine's log."""
-        return self._process.tail(lines)
+    def actor_id(self) -> str:
+        """Return Ray's id of this replica, under which it knows how the replica ended."""
+        return str(ray.get_runtime_context().get_actor_id())
+
+    async def probe(self, timeout_s: float) -> str | None:
+        """Ask for one completion; return None when it came, else what happened instead."""
+        return await self._process.probe(timeout_s=timeout_s)
+
+    async def post_mortem(self) -> str | None:
+        """Return the text of the `EngineBootError` of an engine that ended; None while it runs."""
+        ended = await asyncio.to_thread(self._process.post_mortem)
+        return None if ended is None else str(ended)
 
     async def check_health(self) -> None:
         """Raise when the engine process is gone or /health does not answer."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +29,20 @@ _SECOND_HAND = (
     "KeyboardInterrupt",
     "SystemExit",
 )
+# By wheels 0.28.0 and 0.32.0: `request_memory` in v1/worker/utils.py, which 0.32.0 has for weights
+# held outside, too, and v1/worker/cpu_worker.py.
+_STARTUP_CHECK = (
+    "less than desired GPU memory utilization",
+    "less than the engine's budget after excluding",
+    "less than requested memory",
+)
+# v1/core/kv_cache_utils.py of both.
+_KV_CACHE = (
+    "No available memory for the cache blocks",
+    "larger than the available KV cache memory",
+    "Cannot auto-fit max_model_len: not enough GPU memory",
+)
+# Allocators: torch on a GPU and on a CPU, Python, C++.
 _OUT_OF_MEMORY = (
     "OutOfMemoryError",
     "out of memory",
@@ -34,12 +50,11 @@ _OUT_OF_MEMORY = (
     "bad_alloc",
     "Cannot allocate memory",
     "Not enough memory",
-    "No available memory for the cache blocks",
-    "larger than the available KV cache memory",
-    "less than desired GPU memory utilization",
-    "Free memory on device",
-    "less than requested memory",
 )
+# A process that was killed says nothing; vLLM's others say it of an engine core, worker or server
+# (v1/utils.py, v1/executor/multiproc_executor.py).
+_KILLED = re.compile(r"died (?:unexpectedly|with exit code -9)")
+_SIGKILL_STATUS = 128 + signal.SIGKILL
 _REFUSALS = ("ValueError", "NotImplementedError", "TypeError", "KeyError", "AssertionError")
 _ENGINE_STARTS = "Initializing a V1 LLM engine"
 
@@ -146,6 +161,16 @@ def root_cause(text: str) -> str:
     The last exception line that does not merely report another process's failure; else the last
     line logged as an error; else the last line.
     """
+    lines = map(_stripped, reversed(text.splitlines()))
+    return _error_line(text) or next((line for line in lines if line.strip()), "")
+
+
+def names_error(text: str) -> bool:
+    """Return whether the log has an exception of the engine's own, or a line logged as an error."""
+    return bool(_error_line(text))
+
+
+def _error_line(text: str) -> str:
     lines = [_stripped(line) for line in text.splitlines()]
     for index in reversed(range(len(lines))):
         line = lines[index]
@@ -157,30 +182,76 @@ def root_cause(text: str) -> str:
         match = _PREFIX.match(raw)
         if match is not None and match["level"] in ("ERROR", "CRITICAL") and _stripped(raw):
             return _stripped(raw)
-    return next((line for line in reversed(lines) if line.strip()), "")
+    return ""
 
 
 def _with_details(lines: list[str], index: int) -> str:
-    """Join an exception line that ends without saying why (pydantic) with its next line."""
+    """Join an exception line that ends without saying why (pydantic) with its next line.
+
+    Without the input that pydantic repeats there: it differs from boot to boot where objects are in
+    it, and the same cause must have the same words.
+    """
     following = lines[index + 1].strip() if index + 1 < len(lines) else ""
+    following = following.partition(" [type=")[0]
     if "validation error" in lines[index] and following:
         return f"{lines[index]}: {following}"
     return lines[index]
 
 
-def failure_kind(text: str, cause: str) -> BootFailure:
-    """Return how the caller must react to an engine that exited before it was ready.
+class Phase(StrEnum):
+    """How far a boot had come when its engine ended."""
+
+    BOOT = "boot"
+    FIRST_REQUEST = "first_request"
+    """/health had said 200."""
+    LOAD = "load"
+    """The first completion had come."""
+
+
+_OOM_OF_PHASE = {
+    Phase.BOOT: BootFailure.OUT_OF_MEMORY,
+    Phase.FIRST_REQUEST: BootFailure.OOM_FIRST_REQUEST,
+    Phase.LOAD: BootFailure.OOM_UNDER_LOAD,
+}
+
+
+def is_killed(text: str, exit_status: int | None) -> bool:
+    """Return whether a process of the engine ended by SIGKILL, by its status or by its log.
+
+    Args:
+        text: The log of this boot.
+        exit_status: Of the API server; None where nobody knows it.
+    """
+    return exit_status == _SIGKILL_STATUS or _KILLED.search(text) is not None
+
+
+def failure_kind(
+    text: str, cause: str, *, phase: Phase = Phase.BOOT, is_oom_killed: bool = False
+) -> BootFailure:
+    """Return how an engine that ended by itself failed.
 
     Args:
         text: The log of this boot.
         cause: `root_cause(text)`.
+        phase: How far it had come.
+        is_oom_killed: Whether it was killed while the kernel's out-of-memory killer was at work.
     """
+    if any(phrase in cause for phrase in _STARTUP_CHECK):
+        return BootFailure.STARTUP_CHECK
+    if any(phrase in cause for phrase in _KV_CACHE):
+        return BootFailure.KV_CACHE
     if any(phrase in cause for phrase in _OUT_OF_MEMORY):
-        return BootFailure.OUT_OF_MEMORY
-    if ": error: " in cause or "ValidationError" in cause:
-        return BootFailure.BAD_ARGUMENTS
-    refused = any(cause.split(":")[0].endswith(name) for name in _REFUSALS)
-    # Before the engine core starts only arguments and configuration have been looked at.
-    if refused and _ENGINE_STARTS not in text:
+        return _OOM_OF_PHASE[phase]
+    if is_oom_killed:
+        return BootFailure.OOM_KILLED
+    if phase is Phase.BOOT and _is_refusal(text, cause):
         return BootFailure.BAD_ARGUMENTS
     return BootFailure.EXITED
+
+
+def _is_refusal(text: str, cause: str) -> bool:
+    if ": error: " in cause or "ValidationError" in cause:
+        return True
+    # Before the engine core starts only arguments and configuration have been looked at.
+    refused = any(cause.split(":")[0].endswith(name) for name in _REFUSALS)
+    return refused and _ENGINE_STARTS not in text

@@ -59,6 +59,8 @@ class EngineSpec:
     where two builds may meet."""
     boot_timeout_s: float = 1800.0
     """From start to the first real completion."""
+    boot_silence_s: float = 900.0
+    """How long the log of a boot may stand still; kernels compile for minutes without a line."""
     first_completion_timeout_s: float = 600.0
     """How long a healthy engine may take for its first completion (kernels compile in it)."""
     stop_timeout_s: float = 15.0
@@ -74,7 +76,9 @@ class EngineSpec:
         for name in ("model", "served_model_name", "log_path", "launcher"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: must not be empty")
-        for name in ("boot_timeout_s", "first_completion_timeout_s", "stop_timeout_s"):
+        for name in (
+            *("boot_timeout_s", "boot_silence_s", "first_completion_timeout_s", "stop_timeout_s"),
+        ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be above 0, got {getattr(self, name)!r}")
 

@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from serve_apps.engine import procfs
+from serve_apps.engine.boot_watch import BootProgress, LogWatch
 from serve_apps.engine.build import build_facts, cache_variables
-from serve_apps.engine.enginelog import BootLog, failure_kind, parse_facts, root_cause
+from serve_apps.engine.enginelog import (
+    BootLog,
+    Phase,
+    failure_kind,
+    is_killed,
+    parse_facts,
+    root_cause,
+)
 from serve_apps.engine.errors import (
     BootFailure,
     EngineBootError,
@@ -25,6 +33,7 @@ from serve_apps.engine.errors import (
 from serve_apps.engine.facts import EngineFacts, parse_capacity, parse_speculation
 from serve_apps.engine.guard import remove_folder
 from serve_apps.engine.http import EngineHttp, HttpError
+from serve_apps.engine.oomkills import OomKills
 from serve_apps.engine.questions import complete_once, get_json, is_healthy
 from serve_apps.engine.sockets import FOLDER_VARIABLE, free_port, is_port_free, socket_folder
 from serve_apps.engine.spec import (
@@ -48,16 +57,6 @@ _QUESTION_TIMEOUT_S = 10.0
 _SERVER_INFO = "/server_info?config_format=json"
 # It collects the system's environment (pip, driver) on its first call.
 _SERVER_INFO_TIMEOUT_S = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BootProgress:
-    """How far a boot is; a log that grows is progress even without an answer."""
-
-    elapsed_s: float
-    idle_s: float
-    """Seconds since the log last grew."""
-    last_line: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +100,8 @@ class EngineProcess:
         self._guard: subprocess.Popen[bytes] | None = None
         self._folder = ""
         self._started_at = 0.0
+        self._phase = Phase.BOOT
+        self._oom_kills = OomKills()
         self._build: dict[str, Any] = {}
         self._facts: EngineFacts | None = None
         self._report: StopReport | None = None
@@ -178,9 +179,11 @@ class EngineProcess:
         """
         try:
             deadline = self._started_at + self.spec.boot_timeout_s
-            await self._wait_answering(deadline, on_progress)
+            await self._wait_answering(on_progress)
             await self._check_identity()
+            self._phase = Phase.FIRST_REQUEST
             await self._first_completion(deadline)
+            self._phase = Phase.LOAD
             boot_time_s = time.monotonic() - self._started_at
             self._facts = await self._collect_facts(boot_time_s)
             return self._facts
@@ -192,31 +195,19 @@ class EngineProcess:
                 error.add_note(str(leftover))
             raise
 
-    async def _wait_answering(
-        self, deadline: float, on_progress: Callable[[BootProgress], None] | None
-    ) -> None:
+    async def _wait_answering(self, on_progress: Callable[[BootProgress], None] | None) -> None:
         """Return once /health says 200; cheap, and not yet readiness."""
-        size, grew_at, told_at = -1, time.monotonic(), 0.0
+        watch, told_at = LogWatch(self.log, self.spec, self._started_at), 0.0
         while not await self.is_healthy(timeout_s=5.0):
             self._raise_if_exited()
             now = time.monotonic()
-            if self.log.num_bytes() != size:
-                size, grew_at = self.log.num_bytes(), now
-            if now > deadline:
-                raise self._failed(
-                    BootFailure.TIMEOUT,
-                    f"no answer within {self.spec.boot_timeout_s:.0f} s "
-                    f"(log silent for {now - grew_at:.0f} s)",
-                )
+            seen = watch.look(now)
+            fault = watch.fault(seen)
+            if fault is not None:
+                raise self._failed(*fault)
             if on_progress is not None and now - told_at >= 1.0:
                 told_at = now
-                on_progress(
-                    BootProgress(
-                        elapsed_s=now - self._started_at,
-                        idle_s=now - grew_at,
-                        last_line=self.tail(1),
-                    )
-                )
+                on_progress(seen)
             await asyncio.sleep(_POLL_S)
 
     async def is_healthy(self, *, timeout_s: float) -> bool:
@@ -242,16 +233,7 @@ class EngineProcess:
     async def _first_completion(self, deadline: float) -> None:
         """Get one completion; an engine can be healthy and yet answer none."""
         limit_s = min(deadline - time.monotonic(), self.spec.first_completion_timeout_s)
-        question = asyncio.ensure_future(
-            complete_once(
-                self.http,
-                # Under the boot's own name: the completion, too, proves who answers.
-                model=boot_alias(self.boot_id),
-                prompt=self.spec.readiness_prompt,
-                max_tokens=self.spec.readiness_max_tokens,
-                timeout_s=max(0.1, limit_s),
-            )
-        )
+        question = asyncio.ensure_future(self.probe(timeout_s=max(0.1, limit_s)))
         try:
             while not question.done() and self.is_alive():
                 await asyncio.wait({question}, timeout=_POLL_S)
@@ -264,7 +246,11 @@ class EngineProcess:
         for _ in range(20):
             self._raise_if_exited()
             await asyncio.sleep(_POLL_S / 2)
-        raise self._failed(BootFailure.TIMEOUT, f"/health says 200, but {problem}")
+        # It may also linger, with the reason in its log.
+        cause = root_cause(text := self.log.text())
+        if failure_kind(text, cause, phase=self._phase) is not BootFailure.OOM_FIRST_REQUEST:
+            raise self._failed(BootFailure.NO_COMPLETION, f"/health says 200, but {problem}")
+        raise self._failed(BootFailure.OOM_FIRST_REQUEST, f"/health says 200, but {problem}", cause)
 
     async def _json(
         self, path: str, timeout_s: float = _QUESTION_TIMEOUT_S
@@ -338,16 +324,38 @@ class EngineProcess:
         return f"exited: {root_cause(self.log.text())}"
 
     def _raise_if_exited(self) -> None:
+        ended = self.post_mortem()
+        if ended is not None:
+            raise ended
+
+    def post_mortem(self) -> EngineBootError | None:
+        """Return how the engine ended and by what evidence; None while it runs.
+
+        What it leaves is ended.
+        """
         if self.is_alive():
-            return
-        status = self.stop().exit_status
+            return None
+        status, text = self.stop().exit_status, self.log.text()
         killed = f" (signal {status - 128})" if status is not None and status > 128 else ""
-        text = self.log.text()
+        when = "after it was ready" if self._phase is Phase.LOAD else "before it was ready"
         cause = root_cause(text)
-        raise self._failed(
-            failure_kind(text, cause),
-            f"the engine exited with status {status}{killed} before it was ready",
-            cause,
+        is_oom_killed = is_killed(text, status) and self._oom_kills.have_risen()
+        kind = failure_kind(text, cause, phase=self._phase, is_oom_killed=is_oom_killed)
+        return self._failed(kind, f"the engine exited with status {status}{killed} {when}", cause)
+
+    async def probe(self, *, timeout_s: float) -> str | None:
+        """Ask for one completion, whatever /health says.
+
+        Returns:
+            None when it came, else what happened instead.
+        """
+        return await complete_once(
+            self.http,
+            # Under the boot's own name: the completion, too, proves who answers.
+            model=boot_alias(self.boot_id),
+            prompt=self.spec.readiness_prompt,
+            max_tokens=self.spec.readiness_max_tokens,
+            timeout_s=timeout_s,
         )
 
     def _failed(self, kind: BootFailure, reason: str, cause: str = "") -> EngineBootError:

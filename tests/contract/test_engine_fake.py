@@ -94,6 +94,23 @@ class TestEngineContract:
             with pytest.raises(TransientError):
                 ask()
         assert engine.log_tail()
+        assert engine.probe()
+
+    def test_engine_that_answers_has_nothing_to_be_judged(self) -> None:
+        engine = FakeEngine(FakeBoard())
+        engine.start(arm(), quiet)
+
+        assert (engine.probe(), engine.post_mortem(), engine.serve_message()) == (None, None, "")
+
+    def test_kill_ends_the_engine_and_may_come_before_the_start(self) -> None:
+        engine = FakeEngine(FakeBoard())
+        engine.kill()
+        engine.start(arm(), quiet)
+        engine.kill()
+
+        with pytest.raises(TransientError):
+            engine.facts()
+        assert engine.probe()
 
     def test_metrics_of_the_baseline_know_no_drafts(self) -> None:
         engine = FakeEngine(FakeBoard())
@@ -116,6 +133,7 @@ def test_infeasible_arm_is_told_apart_from_a_dead_boot() -> None:
         engine.start(arm(8), quiet)
     with pytest.raises(TransientError):
         engine.start(arm(7), quiet)
+    assert "failed to start" in engine.serve_message()
     with pytest.raises(TransientError):
         engine.facts()
 
@@ -163,6 +181,18 @@ def test_death_in_a_block_ends_the_engine_there() -> None:
     assert load(board).num_lost_streams == 2
     with pytest.raises(TransientError):
         engine.facts()
+
+
+def test_engine_that_hangs_in_a_block_gives_no_token_from_there_on_and_is_up() -> None:
+    board = FakeBoard(faults={arm(): Faults(hang_in_block=1)})
+    engine = FakeEngine(board)
+    facts = engine.start(arm(), quiet)
+    assert load(board).silent_s is None
+
+    for _ in range(2):
+        assert load(board).silent_s is not None
+    assert engine.facts() == facts
+    assert engine.probe()
 
 
 def test_boots_and_blocks_take_virtual_time_only() -> None:

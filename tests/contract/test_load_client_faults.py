@@ -387,3 +387,25 @@ def test_client_key_that_no_header_can_hold_is_refused_unseen(key: str) -> None:
 
     assert "plant" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_client_that_gives_up_ends_what_is_open_and_what_comes(sse_server: SseServer) -> None:
+    answer(sse_server, Act.HANG)
+
+    async def run() -> tuple[float, float, list[RequestRecord]]:
+        client = SseClient(sse_server.url, timeout_s=60.0, clock=time.monotonic, origin_s=0.0)
+        async with client:
+            idle_s = client.silent_s()
+            asking = asyncio.create_task(client.complete(CALL))
+            while not sse_server.in_flight:
+                await asyncio.sleep(0.001)
+            silent_s = client.silent_s()
+            client.give_up()
+            return idle_s, silent_s, [await asking, await client.complete(CALL)]
+
+    idle_s, silent_s, records = asyncio.run(run())
+
+    assert idle_s == 0.0
+    assert 0 < silent_s < 30.0, "silence counts from the first request on"
+    assert [record.fault for record in records] == [RequestFault.STALLED] * 2
+    assert all((record.error or "").startswith("given up: ") for record in records)

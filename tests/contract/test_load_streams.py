@@ -13,6 +13,7 @@ from orchestrator.core.window import tokens_between
 from orchestrator.errors import TransientError
 from orchestrator.fakes.openai import (
     Act,
+    EngineSettings,
     Script,
     SseServer,
     engine_server,
@@ -223,3 +224,83 @@ def test_load_token_budget_closes_the_window_before_its_time() -> None:
     assert result.window.duration_s < 30
     spent = sum(record.output_tokens or 0 for record in result.records)
     assert spent >= 10 * MAX_TOKENS
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_load_whose_engine_falls_silent_is_given_up_as_a_whole(streams: int) -> None:
+    """E13: every completion hangs; nobody waits for three failures of a stream in a row."""
+    with serving(engine_server(PACE)) as server:
+        answer = server.behaviour
+        hang = Script(parts=(text("a"), Act.HANG))
+        last = 3 * streams
+        server.behaviour = lambda number, body: hang if number >= last else answer(number, body)
+
+        client = http_load(block_s=20.0, stall_timeout_s=20.0, block_silence_s=0.5)
+        result = client.run(request(server.url, streams=streams), nothing)
+
+    assert result.silent_s is not None
+    assert result.silent_s >= 0.5
+    given_up = [record for record in result.records if record.fault is not None]
+    assert {record.fault for record in given_up} == {RequestFault.STALLED}
+    assert len(given_up) == streams
+    assert all("no request got a token" in (record.error or "") for record in given_up)
+    assert any(record.fault is None for record in result.records)
+
+
+def test_load_whose_engine_is_silent_from_the_first_request_on_opens_no_window() -> None:
+    moments: list[Moment] = []
+    with serving(engine_server(PACE)) as server:
+        server.behaviour = lambda _number, _body: Script(parts=(Act.HANG,))
+
+        client = http_load(stall_timeout_s=20.0, block_silence_s=0.3)
+        result = client.run(request(server.url), moments.append)
+
+    assert result.silent_s is not None
+    assert (result.records, result.window) == ((), None)
+    assert moments == [Moment.BEFORE, Moment.AFTER]
+
+
+def test_load_with_one_stuck_stream_among_others_is_not_silent() -> None:
+    hang = Script(parts=(text("a"), Act.HANG))
+    with serving(engine_server(PACE)) as server:
+        answer = server.behaviour
+        server.behaviour = lambda number, body: hang if number == 5 else answer(number, body)
+
+        # It hangs for longer than the block may be silent, and its window outlasts that.
+        client = http_load(block_s=4.0, stall_timeout_s=2.4, block_silence_s=2.0)
+        result = client.run(request(server.url), nothing)
+
+    assert [r.error for r in result.records if r.fault] == ["no byte for 2.4 s after 1 chunks"]
+    assert result.silent_s is None
+
+
+def test_load_of_a_server_without_room_is_not_silent() -> None:
+    """A refusal is an answer, however often it comes and whatever else hangs meanwhile."""
+    with serving(engine_server(PACE)) as server:
+        hang, full = Script(parts=(Act.HANG,)), refused(retry_after="0.02")
+        server.behaviour = lambda number, _body: full if number else hang
+
+        client = http_load(
+            request_timeout_s=3.0,
+            stall_timeout_s=2.0,
+            block_silence_s=1.0,
+            warmup_requests_per_stream=0,
+        )
+        result = client.run(request(server.url), nothing)
+
+    assert result.silent_s is None
+    assert [r.error for r in result.records if r.fault is RequestFault.STALLED] == [
+        "no byte for 2 s after 0 chunks"
+    ]
+    assert result.num_refused > 10
+
+
+def test_load_whose_tokens_come_slowly_is_not_silent() -> None:
+    """An answer may take longer than a block may be silent, as long as tokens come."""
+    pace = EngineSettings(ttft_s=0.004, gap_s=0.25, tokens_per_chunk=3)
+    with serving(engine_server(pace)) as server:
+        client = http_load(block_silence_s=1.2, warmup_requests_per_stream=0)
+        result = client.run(request(server.url, streams=1), nothing)
+
+    assert result.silent_s is None
+    assert max(record.e2e_s or 0.0 for record in result.records) > 1.2

@@ -54,6 +54,12 @@ class NodeContract:
         assert (state.node_id, state.kind) == ("n1", "gb10")
         assert state.hostname
 
+    def test_available_memory_alone_is_within_the_total(self, node: Node) -> None:
+        available = node.memory_available()
+
+        assert available is not None
+        assert 0 <= available <= (node.snapshot().mem_total_bytes or 0)
+
     def test_snapshot_memory_is_bytes_and_within_the_total(self, node: Node) -> None:
         state = node.snapshot()
 
@@ -236,6 +242,7 @@ def test_memory_of_a_container_is_what_its_limit_leaves(
     state = local_node(proc).snapshot()
 
     assert state.mem_available_bytes == available
+    assert local_node(proc).memory_available() == available
     assert state.mem_total_bytes == 120 * GIB
 
 
@@ -268,3 +275,4 @@ def test_limit_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert memory_available(proc) is None
     (proc / "meminfo").write_text("MemTotal: 1 kB\n")
     assert local_node(proc).snapshot().mem_available_bytes is None
+    assert local_node(proc).memory_available() is None

@@ -19,10 +19,12 @@ import pytest
 import infra.tiny_models
 from orchestrator.adapters.serve_engine import facts_from_plain
 from serve_apps.engine import procfs
+from serve_apps.engine.boot_watch import BootProgress
 from serve_apps.engine.errors import BootFailure, EngineBootError, EngineNotRunning
 from serve_apps.engine.facts import EngineFacts
+from serve_apps.engine.http import HttpError
 from serve_apps.engine.spec import BOOT_ID_VARIABLE, CPU_LAUNCHER, FAKE_LAUNCHER, EngineSpec
-from serve_apps.engine.supervisor import BootProgress, EngineProcess
+from serve_apps.engine.supervisor import EngineProcess
 
 _MODELS = Path(infra.tiny_models.__file__).parent
 _DEPTH = 4
@@ -211,6 +213,10 @@ class TestEngineProcess:
         first, second = up.post("/v1/completions", **body), up.post("/v1/completions", **body)
         assert first[1]["choices"] == second[1]["choices"]
 
+    def test_probe_of_an_engine_that_answers_finds_nothing_wrong(self, up: Up) -> None:
+        assert up.runner.run(up.engine.probe(timeout_s=120.0)) is None
+        assert up.engine.post_mortem() is None
+
     def test_unknown_model_is_404(self, up: Up) -> None:
         status, answer = up.post("/v1/completions", model="other", prompt="x", max_tokens=1)
         assert (status, answer["error"]["code"]) == (404, 404)
@@ -260,7 +266,9 @@ def _boot(spec: EngineSpec) -> EngineBootError:
         ("out_of_memory", BootFailure.OUT_OF_MEMORY, "CUDA out of memory"),
         ("bad_arguments", BootFailure.BAD_ARGUMENTS, "unrecognized arguments"),
         ("wrong_identity", BootFailure.IDENTITY, "somebody-else"),
-        ("empty_completions", BootFailure.TIMEOUT, "without tokens"),
+        ("startup_check", BootFailure.STARTUP_CHECK, "less than desired GPU memory"),
+        ("kv_cache", BootFailure.KV_CACHE, "No available memory for the cache blocks"),
+        ("empty_completions", BootFailure.NO_COMPLETION, "without tokens"),
     ],
 )
 def test_boot_failure_has_its_kind_and_cause(
@@ -271,12 +279,32 @@ def test_boot_failure_has_its_kind_and_cause(
     assert says in str(error)
 
 
-@pytest.mark.parametrize("fail", ["hang", "hang_completions", "unhealthy"])
+@pytest.mark.parametrize(
+    ("fail", "kind"),
+    [
+        ("hang", BootFailure.TIMEOUT),
+        ("hang_completions", BootFailure.NO_COMPLETION),
+        ("unhealthy", BootFailure.TIMEOUT),
+    ],
+)
 def test_boot_that_hangs_ends_at_its_deadline(
-    tmp_path: Path, fail: str, replaced: Callable[..., EngineSpec]
+    tmp_path: Path, fail: str, kind: BootFailure, replaced: Callable[..., EngineSpec]
 ) -> None:
     error = _boot(replaced(_fake_spec(tmp_path, FAIL=fail), boot_timeout_s=3.0))
-    assert error.kind is BootFailure.TIMEOUT
+    assert error.kind is kind
+
+
+def test_boot_whose_log_stands_still_is_given_up_as_stalled(
+    tmp_path: Path, replaced: Callable[..., EngineSpec]
+) -> None:
+    error = _boot(replaced(_fake_spec(tmp_path, FAIL="hang"), boot_silence_s=2.0))
+    assert error.kind is BootFailure.BOOT_STALLED
+
+
+def test_out_of_memory_in_the_first_request_is_told_apart(tmp_path: Path) -> None:
+    error = _boot(_fake_spec(tmp_path, OOM_AT_REQUEST="1"))
+    assert error.kind is BootFailure.OOM_FIRST_REQUEST
+    assert error.cause.startswith("torch.OutOfMemoryError")
 
 
 @pytest.fixture
@@ -303,6 +331,52 @@ def test_engine_that_dies_under_load_is_not_running(tmp_path: Path) -> None:
     with pytest.raises(EngineNotRunning, match="exited"):
         found.engine.facts()
     assert found.runner.run(found.engine.close()).exit_status == 1
+    found.down()
+
+
+def test_engine_without_memory_under_load_tells_how_it_ended(tmp_path: Path) -> None:
+    found = Up(_fake_spec(tmp_path, OOM_AT_REQUEST="2"))
+    assert found.engine.post_mortem() is None
+    with pytest.raises(HttpError):
+        found.post("/v1/completions", model="served", prompt="x", max_tokens=2)
+    while found.engine.is_alive():
+        found.runner.run(asyncio.sleep(0.05))
+
+    ended = found.engine.post_mortem()
+
+    assert ended is not None
+    assert ended.kind is BootFailure.OOM_UNDER_LOAD
+    assert ended.cause.startswith("torch.OutOfMemoryError")
+    assert "status 1 after it was ready" in ended.reason
+    found.down()
+
+
+def test_engine_that_is_killed_is_no_victim_of_the_kernel_unless_its_counter_says_so(
+    tmp_path: Path,
+) -> None:
+    found = Up(_fake_spec(tmp_path))
+    os.kill(found.engine.pid, signal.SIGKILL)
+    while found.engine.is_alive():
+        found.runner.run(asyncio.sleep(0.05))
+
+    ended = found.engine.post_mortem()
+
+    assert ended is not None
+    assert ended.kind is BootFailure.EXITED
+    assert "(signal 9)" in ended.reason
+    found.down()
+
+
+def test_engine_that_hangs_is_healthy_and_fails_its_probe(tmp_path: Path) -> None:
+    """E13: /health says 200 and every completion hangs."""
+    found = Up(_fake_spec(tmp_path, HANG_AFTER_REQUESTS="2"))
+    assert found.runner.run(found.engine.probe(timeout_s=20.0)) is None
+
+    problem = found.runner.run(found.engine.probe(timeout_s=0.5))
+
+    assert problem is not None
+    assert "no completion came" in problem
+    assert found.runner.run(found.engine.is_healthy(timeout_s=5.0))
     found.down()
 
 

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from orchestrator.adapters.mlflow_client import make_client
 from orchestrator.adapters.mlflow_names import flatten_params
 from orchestrator.adapters.mlflow_registry import MlflowRegistry
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
+from orchestrator.core.failures import FailureKind
 from orchestrator.core.types import BootStatus
 from orchestrator.errors import ConfigError, TransientError
 
@@ -137,6 +139,15 @@ def test_close_trial_says_why_in_tags(store: Store) -> None:
     tags = store.reader.run(run).tags
     assert tags["specpilot.status"] == "infeasible"
     assert tags["specpilot.reason"].startswith("out of memory")
+    assert "specpilot.failure" not in tags
+
+
+def test_close_trial_tags_the_kind_of_a_failure(store: Store) -> None:
+    run = trial_of(store)
+    ended = boot(status=BootStatus.INFEASIBLE, reason="no room")
+    store.tracker.close_trial(run, replace(ended, failure=FailureKind.KV_CACHE), {})
+
+    assert store.reader.run(run).tags["specpilot.failure"] == "kv_cache"
 
 
 def test_close_study_drops_values_that_are_no_numbers(store: Store) -> None:

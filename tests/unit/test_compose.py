@@ -194,6 +194,7 @@ def test_study_id_is_the_question_and_not_where_it_is_asked(study: Study, tmp_pa
     same = (
         *("tracking.uri=http://a:1", f"target.path={tmp_path}/x", "production.http_port=9"),
         *("policy.canary_share=0.5", "policy.approval=manual", "policy.allow_outage=true"),
+        *("engine.boot_silence_s=5", "load.block_silence_s=5", "node.memory_look_s=5"),
     )
     other = ("search.num_speculative_tokens=[3]", "load.streams=[1]", "seed=2", "load.block_s=9")
 
@@ -337,6 +338,22 @@ def test_engine_spec_names_the_arm_and_everything_that_is_not_vllms_default(
     assert spec.env["OWN"] == "1"
     assert spec.log_path == str(tmp_path / "state" / "logs" / "trial-a-{boot_id}.log")
     assert compose.engine_spec(config, BASELINE, "trial-a").speculative_config is None
+
+
+def test_watchdogs_wait_as_long_as_the_study_says(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECPILOT_STATE_DIR", str(tmp_path / "state"))
+    assert compose.engine_spec(study(), BASELINE, "trial-a").boot_silence_s == 900.0
+    config = study("engine.boot_silence_s=60")
+    assert compose.engine_spec(config, BASELINE, "trial-a").boot_silence_s == 60.0
+
+    def silence_s(*overrides: str) -> float:
+        prepared = prepare(study("load.stall_timeout_s=70", *overrides), models_must_exist=False)
+        return compose.load_settings(prepared.config).block_silence_s
+
+    assert silence_s() == 70.0
+    assert silence_s("load.block_silence_s=5") == 5.0
 
 
 def test_engine_spec_of_a_real_board_has_no_trace_of_the_cpu() -> None:

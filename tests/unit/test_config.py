@@ -158,6 +158,11 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
     ("override", "where"),
     [
         ("engine.boot_timeout_s=0", "engine.boot_timeout_s"),
+        ("engine.boot_silence_s=0", "engine.boot_silence_s"),
+        ("engine.boot_silence_s=.inf", "engine.boot_silence_s"),
+        ("load.block_silence_s=0", "load.block_silence_s"),
+        ("node.memory_look_s=0", "node.memory_look_s"),
+        ("node.memory_look_s=.nan", "node.memory_look_s"),
         ("engine.build=0.32", "engine.build"),
         ("engine.build=0.32.0+", "engine.build"),
         ("engine.builds=[{build: 0.28, python: /b}]", "engine.builds[0].build"),

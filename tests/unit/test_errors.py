@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.core.failures import FailedBoot, Failure, FailureKind, InfeasibleBoot
 from orchestrator.errors import (
     ConfigError,
     EngineRestarted,
@@ -28,7 +29,9 @@ SAMPLES: list[Exception] = [
     OrchestratorError("text"),
     ConfigError("load.streams", "is empty", "give one"),
     InfeasibleArm("out of memory"),
+    InfeasibleBoot(Failure(FailureKind.KV_CACHE, "it ended", "no room")),
     TransientError("no answer"),
+    FailedBoot(Failure(FailureKind.BOOT_STALLED, "its log has not grown")),
     MeasurementError("too short"),
     Refused("status 400"),
     EngineRestarted("counters fell"),

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from serve_apps.engine.enginelog import BootLog, failure_kind, parse_facts, root_cause
+from serve_apps.engine.enginelog import (
+    BootLog,
+    Phase,
+    failure_kind,
+    is_killed,
+    names_error,
+    parse_facts,
+    root_cause,
+)
 from serve_apps.engine.errors import BootFailure
 from serve_apps.engine.facts import parse_capacity, parse_speculation
 
@@ -60,6 +68,56 @@ _KV_TOO_SMALL = """\
 with the models's max seq len (202752), (12.1 GiB KV cache is needed, which is larger than the \
 available KV cache memory (9.4 GiB).
 """
+# The next four are worded as in the source of vLLM 0.28.0 and 0.32.0, with figures put in.
+_NO_KV = """\
+(EngineCore pid=51) ERROR 11-29 21:28:01 [core.py:77] ValueError: No available memory for the \
+cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine (this flag also \
+controls CPU memory reservation on the CPU backend, despite its name).
+"""
+_CHECK_0_28 = """\
+(EngineCore pid=51) ERROR 11-29 21:28:01 [core.py:77] ValueError: Free memory on device cuda:0 \
+(38.21/119.7 GiB) on startup is less than desired GPU memory utilization (0.8, 95.76 GiB). \
+Decrease GPU memory utilization or reduce GPU memory used by other processes.
+"""
+_CHECK_CPU = """\
+(EngineCore pid=51) ERROR 11-29 21:28:01 [core.py:77] ValueError: Available memory on node 0 \
+(3.1/23.5 GiB) on kv cache allocation is less than requested memory for kv (8.0 GiB). Decrease \
+--kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by other processes.
+"""
+_WARM_UP = """\
+(EngineCore pid=51) ERROR 11-29 21:28:01 [core.py:77] RuntimeError: CUDA out of memory occurred \
+when warming up sampler with 16 dummy requests. Please try lowering `max_num_seqs`.
+"""
+_OOM_SERVING = """\
+(APIServer pid=50) INFO 11-29 21:29:01 [launcher.py:46] Application startup complete.
+(EngineCore pid=51) ERROR 11-29 21:30:01 [core.py:1512] EngineCore encountered a fatal error.
+(EngineCore pid=51) ERROR 11-29 21:30:01 [core.py:1512] torch.OutOfMemoryError: CUDA out of \
+memory. Tried to allocate 2.00 GiB.
+(APIServer pid=50) ERROR 11-29 21:30:01 [async_llm.py:906] \
+vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace \
+(above) for the root cause.
+"""
+_WORKER_KILLED = """\
+(APIServer pid=50) INFO 11-29 21:29:01 [launcher.py:46] Application startup complete.
+(EngineCore pid=51) ERROR 11-29 21:30:01 [multiproc_executor.py:316] Worker proc VllmWorker-0 died \
+unexpectedly (exit code: -9), shutting down executor.
+"""
+# As vLLM 0.32.0 printed them for a folder that is not there and a context that is too long.
+_NO_MODEL = """\
+Traceback (most recent call last):
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, Invalid repository ID or local directory specified: '/nowhere/target'.
+Please verify the following requirements:
+1. Provide a valid Hugging Face repository ID.
+ [type=value_error, input_value=ArgsKwargs((), {'model': '/nowhere/target'}), input_type=ArgsKwargs]
+    For further information visit https://errors.pydantic.dev/2.14/v/value_error
+"""
+_TOO_LONG = """\
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, User-specified max_model_len (999999) is greater than the derived max_model_len. \
+[type=value_error, input_value=ArgsKwargs((), {'model': ...99, 'dtype': 'float32'}), \
+input_type=ArgsKwargs]
+"""
 _REFUSED = """\
 Traceback (most recent call last):
 NotImplementedError: DFlash2 needs Model Runner V2
@@ -97,7 +155,13 @@ def test_facts_of_a_silent_log_are_none() -> None:
     [
         (_CORE_DIED, "RuntimeError: 0 active drivers.", BootFailure.EXITED),
         (_VALIDATION, "User-specified max_model_len (4096)", BootFailure.BAD_ARGUMENTS),
-        (_KV_TOO_SMALL, "larger than the available", BootFailure.OUT_OF_MEMORY),
+        (_KV_TOO_SMALL, "larger than the available", BootFailure.KV_CACHE),
+        (_NO_KV, "No available memory for the cache", BootFailure.KV_CACHE),
+        (_CHECK_0_28, "less than desired", BootFailure.STARTUP_CHECK),
+        (_CHECK_CPU, "less than requested memory", BootFailure.STARTUP_CHECK),
+        (_WARM_UP, "warming up sampler", BootFailure.OUT_OF_MEMORY),
+        (_NO_MODEL, "specified: '/nowhere/target'.", BootFailure.BAD_ARGUMENTS),
+        (_TOO_LONG, "than the derived max_model_len.", BootFailure.BAD_ARGUMENTS),
         (_REFUSED, "NotImplementedError: DFlash2", BootFailure.BAD_ARGUMENTS),
         ("vllm serve: error: unrecognized arguments: --x", "--x", BootFailure.BAD_ARGUMENTS),
         ("torch.OutOfMemoryError: CUDA out of memory.", "CUDA", BootFailure.OUT_OF_MEMORY),
@@ -112,6 +176,71 @@ def test_root_cause_is_found_and_says_how_to_react(
     found = root_cause(text)
     assert cause in found
     assert failure_kind(text, found) is kind
+
+
+@pytest.mark.parametrize("text", [_NO_MODEL, _TOO_LONG])
+def test_cause_has_the_same_words_whatever_objects_pydantic_was_given(text: str) -> None:
+    other = text.replace("{'model'", "{'speculative_config': <object at 0x7f05>, 'model'")
+
+    assert root_cause(other) == root_cause(text)
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        (Phase.BOOT, BootFailure.OUT_OF_MEMORY),
+        (Phase.FIRST_REQUEST, BootFailure.OOM_FIRST_REQUEST),
+        (Phase.LOAD, BootFailure.OOM_UNDER_LOAD),
+    ],
+)
+def test_allocation_that_failed_is_told_apart_by_how_far_the_boot_had_come(
+    phase: Phase, kind: BootFailure
+) -> None:
+    """E14: out of memory under load is not out of memory at boot."""
+    cause = root_cause(_OOM_SERVING)
+    assert cause.startswith("torch.OutOfMemoryError")
+    assert failure_kind(_OOM_SERVING, cause, phase=phase) is kind
+    # What the log says outdoes what the kernel did meanwhile, to whomever.
+    assert failure_kind(_OOM_SERVING, cause, phase=phase, is_oom_killed=True) is kind
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_kill_by_the_kernel_is_one_by_its_counter_and_never_by_the_log_alone(phase: Phase) -> None:
+    cause = root_cause(_WORKER_KILLED)
+    assert failure_kind(_WORKER_KILLED, cause, phase=phase) is BootFailure.EXITED
+    killed = failure_kind(_WORKER_KILLED, cause, phase=phase, is_oom_killed=True)
+    assert killed is BootFailure.OOM_KILLED
+
+
+def test_refusal_is_one_of_the_boot_only() -> None:
+    cause = root_cause(_REFUSED)
+    assert failure_kind(_REFUSED, cause, phase=Phase.LOAD) is BootFailure.EXITED
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "killed"),
+    [
+        ("", 137, True),
+        ("", 143, False),
+        ("", 1, False),
+        ("", None, False),
+        (_WORKER_KILLED, 1, True),
+        ("RuntimeError: Engine core process EngineCore_DP0 died unexpectedly.", None, True),
+        ("RuntimeError: Process ApiServer_0 (PID: 7) died with exit code -9", 1, True),
+        ("RuntimeError: Process ApiServer_0 (PID: 7) died with exit code -11", 1, False),
+        (_OOM_SERVING, 1, False),
+    ],
+)
+def test_process_that_was_killed_is_known_by_status_or_log(
+    text: str, status: int | None, killed: bool
+) -> None:
+    assert is_killed(text, status) is killed
+
+
+def test_log_names_an_error_only_where_one_is_in_it() -> None:
+    assert names_error(_OOM_SERVING)
+    assert not names_error(_DFLASH)
+    assert not names_error("")
 
 
 def test_boot_log_shows_its_own_boot_only(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from orchestrator.incumbent import with_incumbent
 from orchestrator.ports import Finding
 from orchestrator.race_searcher import RaceSearcher, StudyPlan
 from orchestrator.study_progress import Progress
-from orchestrator.trial import describe_end
+from orchestrator.trial_text import describe_end
 
 
 def make_searcher(plan: StudyPlan | None = None) -> RaceSearcher:
@@ -160,6 +160,53 @@ def test_race_without_any_arm_that_runs_ends_and_says_so() -> None:
 
     assert len(issued) == 5
     assert searcher.stop_reason == "no arm can run here"
+
+
+def test_arguments_that_no_arm_can_have_end_the_study_after_two_boots() -> None:
+    kept: list[Mapping[str, Any]] = []
+    searcher = RaceSearcher(make_plan(), lambda _trial, _name: None, keep=kept.append)
+    cluster = Cluster({arm: Faults(boot=BootFault.REFUSED) for arm in ARMS})
+
+    issued = [arm for arm, _ in drive(searcher, cluster, count())]
+
+    assert len(issued) == 2
+    assert BASELINE in issued
+    assert searcher.fault is not None
+    assert "unrecognized arguments: --nonsense" in str(searcher.fault.error())
+    # Once the fault is put right the same study may go on: no arm is out of it.
+    resumed = make_searcher()
+    resumed.set_out_from(kept[-1])
+    again = [arm for arm, _ in drive(resumed, Cluster({}), count(10))]
+    assert set(again) == set(ARMS)
+    assert resumed.choice is not None
+
+
+def test_arm_whose_arguments_are_refused_is_out_and_the_others_go_on() -> None:
+    refused = make_arm(7, "greedy", "block")
+
+    searcher, issued = race({refused: Faults(boot=BootFault.REFUSED)})
+
+    assert Counter(arm for arm, _ in issued)[refused] == 1
+    assert searcher.fault is None
+    assert searcher.choice is not None
+
+
+def first_arms(number: int, seed: int) -> list[Arm]:
+    """Return the arms that a coverage begins with."""
+    searcher = make_searcher(make_plan(race=replace(RACE, seed=seed)))
+    orders = [searcher.suggest(f"t{i}") for i in range(number)]
+    return [from_plain(Arm, order["arm"]) for order in orders if isinstance(order, dict)]
+
+
+def test_refusal_is_followed_by_the_baseline() -> None:
+    seed = next(seed for seed in count() if BASELINE not in first_arms(2, seed))
+    first, usual = first_arms(2, seed)
+
+    _, issued = race(
+        {first: Faults(boot=BootFault.REFUSED)}, make_plan(race=replace(RACE, seed=seed))
+    )
+
+    assert [arm for arm, _ in issued[:3]] == [first, BASELINE, usual]
 
 
 def test_spent_budget_ends_the_race() -> None:

@@ -10,17 +10,18 @@ import pytest
 from core_samples import BASELINE, make_invalid
 from trial_stage import ARM, CELLS, DownTracker, RecordingLoad, Stage, make_spec
 
+from orchestrator.core.failures import Failure, FailureKind
+from orchestrator.core.node_health import GIB, NodeNeeds
 from orchestrator.core.requests import LoadResult
 from orchestrator.core.types import Arm, BootStatus, EngineFacts, Invalid
 from orchestrator.errors import TransientError
 from orchestrator.fakes.board import BootFault, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
+from orchestrator.fakes.world import FakeNode, fake_node_state
 from orchestrator.ports import LoadRequest, Observe
-from orchestrator.trial import (
-    plan_blocks,
-    summarize,
-)
+from orchestrator.trial import plan_blocks
+from orchestrator.trial_text import summarize
 
 
 def test_trial_that_goes_well_has_a_valid_block_in_every_cell() -> None:
@@ -74,26 +75,127 @@ def test_baseline_has_blocks_without_drafts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "reason"),
+    ("fault", "status", "kind", "reason"),
     [
-        (BootFault.INFEASIBLE, BootStatus.INFEASIBLE, "out of memory"),
-        (BootFault.TRANSIENT, BootStatus.FAILED, "ended with status 1"),
+        (
+            BootFault.INFEASIBLE, BootStatus.INFEASIBLE,
+            FailureKind.OUT_OF_MEMORY, "CUDA out of memory at boot; it ran out of memory while",
+        ),
+        (
+            BootFault.TRANSIENT, BootStatus.FAILED,
+            FailureKind.EXITED, "the engine process ended with status 1",
+        ),
+        (
+            BootFault.REFUSED, BootStatus.INFEASIBLE,
+            FailureKind.BAD_ARGUMENTS, "unrecognized arguments: --nonsense",
+        ),
+        (
+            BootFault.STARTUP_CHECK, BootStatus.FAILED,
+            FailureKind.STARTUP_CHECK, "than engine.args.gpu_memory_utilization asks for",
+        ),
     ],
-)
+)  # fmt: skip
 def test_boot_that_fails_ends_the_trial_with_its_kind(
-    fault: BootFault, status: BootStatus, reason: str
+    fault: BootFault, status: BootStatus, kind: FailureKind, reason: str
 ) -> None:
     stage = Stage(Faults(boot=fault))
 
     boot = stage.run()
 
-    assert boot.status is status
+    assert (boot.status, boot.failure) == (status, kind)
     assert reason in boot.reason
     assert (boot.facts, boot.blocks) == (None, ())
     assert boot.run_id is not None
     run = stage.runs.runs[boot.run_id]
     assert run.status == "FAILED"
     assert "boot failed" in run.artifacts["engine_log_tail.txt"]
+    assert "failed to start" in run.artifacts["serve_message.txt"]
+
+
+def test_check_that_the_page_cache_has_failed_says_to_drop_it() -> None:
+    """E01: MemFree 40, MemAvailable 98, 85 wanted."""
+    needs = NodeNeeds(engine_memory_bytes=85 * GIB, engine_counts_page_cache=True)
+    stage = Stage(Faults(boot=BootFault.STARTUP_CHECK), spec=replace(make_spec(), needs=needs))
+    full = replace(fake_node_state("node-3"), mem_free_bytes=40 * GIB, mem_available_bytes=98 * GIB)
+    stage.node = FakeNode("node-3", script=[full])
+
+    boot = stage.run()
+
+    assert boot.failure is FailureKind.STARTUP_CHECK
+    assert "reclaimable page cache: the engine's own check will fail" in boot.reason
+    assert "gpu_memory_utilization asks for" not in boot.reason
+
+
+def test_engine_of_another_build_is_told_from_one_that_ignores_a_key() -> None:
+    class Older(FakeEngine):
+        def start(self, arm: Arm, on_progress: Callable[[str], None]) -> EngineFacts:
+            return replace(super().start(arm, on_progress), engine_version="0.28.0")
+
+    stage = Stage()
+    stage.engine = Older(stage.board)
+
+    boot = stage.run()
+
+    assert (boot.status, boot.failure) == (BootStatus.NOT_IN_FORCE, FailureKind.WRONG_BUILD)
+
+
+def test_evidence_of_a_death_under_load_is_what_the_boot_keeps() -> None:
+    """E14: out of memory under load only."""
+    death = Failure(FailureKind.OOM_UNDER_LOAD, "the engine exited", "CUDA out of memory")
+    stage = Stage(Faults(death_in_block=2, death=death))
+
+    boot = stage.run()
+
+    cell = plan_blocks(stage.spec)[2].key
+    assert (boot.status, boot.failure) == (BootStatus.FAILED, FailureKind.OOM_UNDER_LOAD)
+    assert boot.cause == "CUDA out of memory"
+    assert boot.reason.startswith(f"engine lost in cell {cell}: the engine exited: CUDA out of")
+    assert "could not serve it either" in boot.reason
+    assert [block.is_valid for block in boot.blocks] == [True, True, False]
+
+
+def test_engine_that_hangs_ends_its_block_and_the_boot() -> None:
+    """E13: /health says 200 and every completion hangs."""
+    stage = Stage(Faults(hang_in_block=1))
+
+    boot = stage.run()
+
+    assert boot.failure is FailureKind.ENGINE_HANGS
+    assert "no completion came" in boot.reason
+    assert [block.is_valid for block in boot.blocks] == [True, False]
+    assert boot.blocks[1].invalid[0].kind is Invalid.SILENT
+
+
+def test_engine_on_which_streams_give_up_has_to_give_a_completion() -> None:
+    stage = Stage()
+
+    class GivingUp(FakeLoad):
+        def run(self, request: LoadRequest, observe: Observe) -> LoadResult:
+            result = super().run(request, observe)
+            stage.board.engine().hangs = True
+            return replace(result, num_lost_streams=1)
+
+    stage.load = GivingUp(stage.board)
+
+    boot = stage.run()
+
+    assert boot.failure is FailureKind.ENGINE_HANGS
+    assert len(boot.blocks) == 1
+
+
+def test_silence_of_an_engine_that_answers_again_costs_its_block_only() -> None:
+    class Recovering(FakeEngine):
+        def probe(self) -> str | None:
+            stage.board.engine().hangs = False
+            return super().probe()
+
+    stage = Stage(Faults(hang_in_block=1))
+    stage.engine = Recovering(stage.board)
+
+    boot = stage.run()
+
+    assert (boot.status, boot.failure) == (BootStatus.OK, None)
+    assert [block.is_valid for block in boot.blocks] == [True, False, True, True, True, True]
 
 
 @pytest.mark.parametrize("key", ["draft_sample_method", "rejection_sample_method"])
@@ -231,6 +333,7 @@ def test_trial_ended_early_is_a_failed_boot_with_what_it_has() -> None:
     boot = trial.finish()
 
     assert (boot.status, len(boot.blocks)) == (BootStatus.FAILED, 1)
+    assert boot.failure is FailureKind.CUT_SHORT
     assert boot.reason == "ended before all blocks were measured"
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from orchestrator.core.estimate import boot_objective, geometric_mean
+from orchestrator.core.failures import FailureKind
 from orchestrator.core.types import Arm, Block, Boot, BootStatus, Cell, EngineFacts
 from orchestrator.fakes.simulate.board import (
     BoardPhysics,
@@ -259,15 +260,25 @@ def _boot(world: World, order: BootOrder) -> TimedBoot:
     facts = facts_record(order.arm, order.boot_id, boot_time_s=boot_s, spread=world.spread, rng=rng)
     if order.arm in world.failures.infeasible:
         reason = f"{order.arm.label}: CUDA out of memory at boot"
-        return _ended(order, BootStatus.INFEASIBLE, reason, end_s=order.start_s + lost_s)
+        kind, end_s = FailureKind.OUT_OF_MEMORY, order.start_s + lost_s
+        return _ended(order, BootStatus.INFEASIBLE, reason, end_s=end_s, failure=kind)
     if dies:
         reason = "the engine process ended with status 1"
-        return _ended(order, BootStatus.FAILED, reason, end_s=order.start_s + lost_s)
+        kind, end_s = FailureKind.EXITED, order.start_s + lost_s
+        return _ended(order, BootStatus.FAILED, reason, end_s=end_s, failure=kind)
     blocks, end_s, loss = _measure(
         world, order, factor=factor, up_s=order.start_s + boot_s, rng=rng
     )
-    status, reason = _judged(blocks, loss)
-    return _ended(order, status, reason, end_s=end_s, facts=facts, blocks=tuple(blocks))
+    failure, reason = _judged(blocks, loss)
+    return _ended(
+        order,
+        BootStatus.OK if failure is None else BootStatus.FAILED,
+        reason,
+        end_s=end_s,
+        failure=failure,
+        facts=facts,
+        blocks=tuple(blocks),
+    )
 
 
 def _measure(
@@ -305,14 +316,14 @@ def _warm_up_s(world: World, step_s: float) -> float:
     return world.physics.prefill_s + WARMUP_STEPS_PER_TOKEN * world.load.warmup_tokens * step_s
 
 
-def _judged(blocks: list[Block], loss: str) -> tuple[BootStatus, str]:
+def _judged(blocks: list[Block], loss: str) -> tuple[FailureKind | None, str]:
     """Return how a boot that came up ended, as a trial judges it."""
     bad = [f"{block.cell.key}: {block.invalid_reason}" for block in blocks if not block.is_valid]
     if loss:
-        return BootStatus.FAILED, loss
+        return FailureKind.ENGINE_LOST, loss
     if len(bad) == len(blocks):
-        return BootStatus.FAILED, f"no valid block; {bad[0]}"
-    return BootStatus.OK, "; ".join(bad)
+        return FailureKind.NO_VALID_BLOCK, f"no valid block; {bad[0]}"
+    return None, "; ".join(bad)
 
 
 def _ended(
@@ -321,6 +332,7 @@ def _ended(
     reason: str,
     *,
     end_s: float,
+    failure: FailureKind | None = None,
     facts: EngineFacts | None = None,
     blocks: tuple[Block, ...] = (),
 ) -> TimedBoot:
@@ -333,5 +345,6 @@ def _ended(
         reason=reason,
         facts=facts,
         blocks=blocks,
+        failure=failure,
     )
     return TimedBoot(boot=boot, start_s=order.start_s, end_s=end_s)

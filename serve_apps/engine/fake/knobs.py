@@ -19,6 +19,10 @@ class Fail(StrEnum):
     EXIT = "exit"
     """Exits during the boot with a traceback in two processes, as an engine core does."""
     OUT_OF_MEMORY = "out_of_memory"
+    STARTUP_CHECK = "startup_check"
+    """Its check at the start finds too little memory free."""
+    KV_CACHE = "kv_cache"
+    """Nothing is left for the KV cache."""
     BAD_ARGUMENTS = "bad_arguments"
     HANG = "hang"
     """Boots for ever, without a further log line."""
@@ -49,6 +53,13 @@ class Knobs:
     fail: Fail = Fail.NO
     die_after_requests: int = 0
     """Exits (status 1) when it has answered so many completions; 0 is never."""
+    oom_at_request: int = 0
+    """Dies at its n-th completion as an engine core without memory; 0 is never. The first is
+    the supervisor's own."""
+    hang_after_requests: int = 0
+    """Completions after so many get no token for ever, while /health says 200; 0 is never."""
+    log_every_s: float = 0.0
+    """A boot with a delay says something so often; 0 is silence."""
     stubborn_child: bool = False
     """Keeps a child process that ignores SIGTERM and left the process group."""
     acceptance: tuple[float, ...] = ()
@@ -78,6 +89,9 @@ class Knobs:
             "boot_delay_s": float,
             "fail": Fail,
             "die_after_requests": int,
+            "oom_at_request": int,
+            "hang_after_requests": int,
+            "log_every_s": float,
             "stubborn_child": lambda text: text == "1",
             "acceptance": lambda text: tuple(float(part) for part in text.split(",") if part),
             "step_s": float,

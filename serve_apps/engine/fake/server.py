@@ -28,6 +28,24 @@ from serve_apps.engine.sockets import FOLDER_VARIABLE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+# As vLLM 0.32.0 words them.
+_CORE_ERRORS = {
+    Fail.EXIT: "RuntimeError: the draft's weights do not fit its config",
+    Fail.OUT_OF_MEMORY: _OUT_OF_MEMORY,
+    Fail.STARTUP_CHECK: (
+        "ValueError: Free memory on device cuda:0 (38.21/119.70 GiB) on startup is less than "
+        "desired GPU memory utilization (0.8, 95.76 GiB). Decrease GPU memory utilization or "
+        "reduce GPU memory used by other processes."
+    ),
+    Fail.KV_CACHE: (
+        "ValueError: No available memory for the cache blocks. Try increasing "
+        "`gpu_memory_utilization` when initializing the engine (this flag also controls CPU "
+        "memory reservation on the CPU backend, despite its name). See "
+        "https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
+    ),
+}
+
 
 def _say(text: str, *, process: str = "APIServer", level: str = "INFO") -> None:
     stamp = time.strftime("%m-%d %H:%M:%S")
@@ -47,6 +65,33 @@ def _fail_core(error: str) -> NoReturn:
     sys.exit(1)
 
 
+def _die_without_memory() -> NoReturn:
+    """Die as vLLM does when its engine core runs out of memory while it serves."""
+    for line in (
+        "EngineCore encountered a fatal error.",
+        "Traceback (most recent call last):",
+        _OUT_OF_MEMORY,
+    ):
+        _say(line, process="EngineCore", level="ERROR")
+    _say(
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack "
+        "trace (above) for the root cause.",
+        level="ERROR",
+    )
+    os._exit(1)
+
+
+def _load(knobs: Knobs) -> None:
+    """Take the time of a boot, with a line now and then where the knob says so."""
+    left_s = knobs.boot_delay_s
+    while left_s > 0:
+        pause_s = min(left_s, knobs.log_every_s or left_s)
+        time.sleep(pause_s)
+        left_s -= pause_s
+        if knobs.log_every_s:
+            _say(f"Loading weights, {left_s:.2f} s left", process="Worker")
+
+
 def _boot(asked: Asked, knobs: Knobs, speculation: dict[str, Any] | None) -> None:
     """Log as vLLM logs, and fail where the knob says so."""
     if knobs.fail is Fail.BAD_ARGUMENTS:
@@ -61,13 +106,11 @@ def _boot(asked: Asked, knobs: Knobs, speculation: dict[str, Any] | None) -> Non
         _say("Using V2 Model Runner", process="Worker")
     else:
         _say("Model Runner V2 requires Triton; using the V1 model runner instead.")
-    time.sleep(knobs.boot_delay_s)
+    _load(knobs)
     if knobs.fail is Fail.HANG:
         signal.pause()
-    if knobs.fail is Fail.OUT_OF_MEMORY:
-        _fail_core("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-    if knobs.fail is Fail.EXIT:
-        _fail_core("RuntimeError: the draft's weights do not fit its config")
+    if knobs.fail in _CORE_ERRORS:
+        _fail_core(_CORE_ERRORS[knobs.fail])
     _say("Model loading took 16.5 GiB memory and 1.250000 seconds", process="Worker")
     tokens, concurrency = kv_capacity(asked, knobs, speculation)
     _say(
@@ -100,6 +143,7 @@ class FakeServer:
         self.names = ("somebody-else",) if knobs.fail is Fail.WRONG_IDENTITY else asked.names
         self.simulator = Simulator(asked, knobs, speculation)
         self.resolved = resolved_config(asked, knobs, speculation)
+        self.asked_for = 0
         self.answered = 0
 
     def app(self) -> web.Application:
@@ -163,8 +207,7 @@ class FakeServer:
             return _error(error.status, error.message, error.kind)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return _error(400, f"bad request: {error}", "BadRequestError")
-        if self.knobs.fail is Fail.HANG_COMPLETIONS:
-            await asyncio.Event().wait()
+        await self._play_faults()
         steps = self.simulator.generate(ask.request)
         if self.knobs.fail is Fail.LOOPING_COMPLETIONS:
             steps = _looping(steps)
@@ -179,6 +222,15 @@ class FakeServer:
                 answer = await self._whole(reply, steps)
         self._count_answer()
         return answer
+
+    async def _play_faults(self) -> None:
+        """Die or hang where the knobs say so, before the first token."""
+        self.asked_for += 1
+        if self.asked_for == self.knobs.oom_at_request:
+            _die_without_memory()
+        last = self.knobs.hang_after_requests
+        if self.knobs.fail is Fail.HANG_COMPLETIONS or 0 < last < self.asked_for:
+            await asyncio.Event().wait()
 
     def _parse(self, body: dict[str, Any], *, is_chat: bool) -> Ask:
         is_bad = self.knobs.answers is Answers.GARBAGE and self.simulator.depth > 0
