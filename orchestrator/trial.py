@@ -19,7 +19,7 @@ from orchestrator.core.checks import Expectations
 from orchestrator.core.fingerprint import Fingerprint, StudyInputs, trial_fingerprint
 from orchestrator.core.formulas import acceptance_length, output_throughput
 from orchestrator.core.node_health import NodeNeeds, floor_breach, judge_for_boot
-from orchestrator.core.node_state import Fitness
+from orchestrator.core.node_state import Fitness, NodeState
 from orchestrator.core.scaling import check_scaling
 from orchestrator.core.space import not_in_force
 from orchestrator.core.types import (
@@ -36,7 +36,8 @@ from orchestrator.core.types import (
 )
 from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
-from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Prover, Tracker
+from orchestrator.node_wait import await_node, end_engine
+from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Prover, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class TrialPorts:
     load: LoadClient
     tracker: Tracker
     node: Node
+    clock: Clock
     prover: Prover | None = None
     """Only of a proof boot."""
 
@@ -95,6 +97,7 @@ class Trial:
         self._next = 0
         self._resolved: dict[str, object] = {}
         self._fingerprint: Fingerprint | None = None
+        self._has_begun = False
         self._status: BootStatus | None = None
         self._reason = ""
         self._run_id: str | None = None
@@ -110,12 +113,20 @@ class Trial:
         """Boot the engine and prove that the arm is in force; a failure ends the trial."""
         spec, ports = self._spec, self._ports
         self._open_run()
+        self._node = await_node(
+            self._node,
+            ports.node,
+            ports.clock,
+            needs=spec.needs,
+            told=lambda why: self._emit(f"waits for its node: {why}"),
+        )
         node = judge_for_boot(self._node, spec.needs)
         if node.fitness is Fitness.UNFIT:
             self._end(BootStatus.FAILED, f"the node is unfit: {node.reason}")
             return
         if node.fitness is Fitness.DEGRADED:
             self._notes.append(f"node degraded: {node.reason}")
+        self._has_begun = True
         try:
             facts = ports.engine.start(spec.arm, self._emit)
         except InfeasibleArm as error:
@@ -194,13 +205,15 @@ class Trial:
         return sentence
 
     def finish(self) -> Boot:
-        """Return the boot's record and end its tracking run.
+        """End the engine, return the boot's record and end its tracking run.
 
-        A trial that is ended early, before all its steps are done, is a failed boot.
+        A trial that is ended early, before all its steps are done, is a failed boot. What the
+        engine leaves behind stands in the record and does not change how the boot ended.
         """
         if self._status is None:
             self._end(BootStatus.FAILED, "ended before all blocks were measured")
         assert self._status is not None
+        log_tail, states = self._ports.engine.log_tail(), self._end_engine()
         boot = Boot(
             trial_id=self._spec.trial_id,
             arm=self._spec.arm,
@@ -216,10 +229,9 @@ class Trial:
             proof=self._proof(),
         )
         artifacts = {
-            "engine_log_tail.txt": self._ports.engine.log_tail(),
+            "engine_log_tail.txt": log_tail,
             "node.json": json.dumps(
-                {"before": asdict(self._node), "after": asdict(self._ports.node.snapshot())},
-                indent=1,
+                {name: asdict(state) for name, state in states.items()}, indent=1
             ),
             "resolved_config.json": json.dumps(self._resolved, indent=1, default=str),
         }
@@ -230,13 +242,23 @@ class Trial:
         self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
         return boot
 
+    def _end_engine(self) -> dict[str, NodeState]:
+        """End the engine; return the node's states, and note what the engine leaves behind."""
+        ports, states = self._ports, {"before": self._node, "after": self._ports.node.snapshot()}
+        if self._has_begun:
+            states["ended"], left = end_engine(
+                ports.engine, ports.node, ports.clock, before=self._node, needs=self._spec.needs
+            )
+            self._reason = "; ".join(filter(None, (self._reason, left)))
+        return states
+
     def _proof(self) -> Proof | None:
         if not self._spec.proof:
             return None
         return Proof(findings=self._findings, notes=tuple(self._notes))
 
     def cleanup(self) -> None:
-        """End the engine and wait until nothing of it is left."""
+        """End the engine if it still runs; its memory is the next boot's to wait for."""
         try:
             self._ports.engine.stop()
         finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serve_apps.engine.errors import BootFailure
+from serve_apps.engine.segments import NOTE
 
 _PREFIX = re.compile(
     r"^(?:\((?P<process>[\w.: ]+) pid=\d+\) ?)?"
@@ -146,6 +147,7 @@ def root_cause(text: str) -> str:
     The last exception line that does not merely report another process's failure; else the last
     line logged as an error; else the last line.
     """
+    text = "\n".join(line for line in text.splitlines() if not line.startswith(NOTE))
     lines = [_stripped(line) for line in text.splitlines()]
     for index in reversed(range(len(lines))):
         line = lines[index]

@@ -116,9 +116,9 @@ def main(argv: list[str]) -> int:
     left = [f"survived SIGKILL: {it}" for it in procfs.end(os.getpgrp(), mark, grace_s=grace_s)]
     unknown = watch.unattributed()
     left += segments.clear(folder, watch.own, file, keep=bool(left))
-    left += [f"/dev/shm/{name} is left: whose it is cannot be told" for name in unknown]
+    left += [f"/dev/shm/{name}: whose it is cannot be told" for name in unknown]
     for text in left:
-        os.write(2, f"specpilot guard: {text}\n".encode())
+        os.write(2, f"{segments.NOTE}{text}\n".encode())
     if status is None:
         status = _collect(engine)
     return 1 if status is None else status

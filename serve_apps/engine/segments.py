@@ -16,6 +16,8 @@ from serve_apps.engine import procfs
 SHM = Path("/dev/shm")
 _PROC = Path("/proc")
 
+NOTE = "specpilot guard: left behind: "
+"""What a guard's lines on leftovers begin with in the engine's log; they are not the engine's."""
 _MAX_LOOKS = 10
 """For the same unknown files, which are somebody else's by then."""
 

@@ -230,7 +230,7 @@ def test_guard_says_of_shared_memory_that_it_cannot_be_told_whose_it_is(
         _close(guard)
 
     assert nobodys.exists()
-    assert f"{nobodys} is left: whose it is cannot be told" in log.read_text()
+    assert f"left behind: {nobodys}: whose it is cannot be told" in log.read_text()
 
 
 def test_members_of_another_boot_are_left_alone(boot: Boot) -> None:
