@@ -127,7 +127,7 @@ def _conduct(
         start_serve(config)
         swept = sweep_trials()
         if swept:
-            printer.say(f"removed applications of dead trials: {', '.join(swept)}")
+            printer.say(f"removed what dead trials left: {', '.join(swept)}")
         delivery(prepared, join_ray(config), registry, printer).settle()
         cluster = require_free_board(config)
         tracker = compose.tracker(config, num_nodes=cluster.num_trial_nodes)

@@ -16,7 +16,7 @@ def state_dir() -> Path:
 
 def boots_dir() -> Path:
     """Return the folder with a record for each boot of a trial that runs, or died, on this node."""
-    return state_dir() / "boots"
+    return (state_dir() / "boots").absolute()
 
 
 def tune_dir() -> Path:

@@ -1,8 +1,8 @@
 """What dead boots of trials left on this machine, and its end; nothing else is touched.
 
 A boot is dead when the process that answers for it, its supervisor, is gone. Processes are a
-boot's by the marks in their environment (``spec.TRIAL_VARIABLE``, ``BOOT_ID_VARIABLE``,
-``SUPERVISOR_VARIABLE``), never by a name; production's engines carry no mark of a trial.
+boot's by the marks in their environment (``MARKS``), never by a name; production's engines carry
+no mark of a trial, and those of another installation name another folder of records.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from pathlib import Path
 
 from serve_apps.engine import procfs, record, segments
 from serve_apps.engine.sockets import is_port_free
-from serve_apps.engine.spec import BOOT_ID_VARIABLE, SUPERVISOR_VARIABLE, TRIAL_VARIABLE, trial_mark
+from serve_apps.engine.spec import (
+    BOOT_ID_VARIABLE,
+    BOOTS_DIR_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    TRIAL_VARIABLE,
+    trial_mark,
+)
 
+MARKS = frozenset({BOOT_ID_VARIABLE, TRIAL_VARIABLE, SUPERVISOR_VARIABLE, BOOTS_DIR_VARIABLE})
 _POLL_S = 0.1
 KILL_S = 5.0
 """How long the killed may take to be gone."""
@@ -35,7 +42,7 @@ class Process:
     owner: tuple[int, str] | None
     """User and process id namespace; None where they are not told."""
     marks: Mapping[str, str]
-    """Our variables of its environment."""
+    """What it carries of ``MARKS``."""
 
     @property
     def pid(self) -> int:
@@ -70,7 +77,7 @@ class DeadBoot:
 
 
 def dead_processes(
-    running: Iterable[Process], owner: tuple[int, str] | None
+    running: Iterable[Process], owner: tuple[int, str] | None, boots_dir: Path
 ) -> dict[tuple[str, str], list[Process]]:
     """Return the processes of dead boots of trials, by boot id and trial.
 
@@ -81,12 +88,13 @@ def dead_processes(
     Args:
         running: All running processes.
         owner: Of the one that asks; None finds nothing.
+        boots_dir: Folder of the records of boots.
     """
     processes = {process.pid: process for process in running}
     alive = {process.identity for process in processes.values()}
     boots: dict[int, tuple[str, str]] = {}
     for pid, process in processes.items():
-        boot = _boot_of(process)
+        boot = _boot_of(process, boots_dir)
         is_mine = owner is not None and process.owner == owner
         if is_mine and boot is not None and process.marks[SUPERVISOR_VARIABLE] not in alive:
             boots[pid] = boot
@@ -108,18 +116,20 @@ def dead_processes(
     return found
 
 
-def _boot_of(process: Process) -> tuple[str, str] | None:
+def _boot_of(process: Process, boots_dir: Path) -> tuple[str, str] | None:
     marks = process.marks
     boot_id, trial = marks.get(BOOT_ID_VARIABLE), marks.get(TRIAL_VARIABLE)
     supervisor = marks.get(SUPERVISOR_VARIABLE, "").split(":")
     is_said = len(supervisor) == 2 and all(text.isdecimal() for text in supervisor)
-    return (boot_id, trial) if boot_id and trial and is_said else None
+    is_ours = marks.get(BOOTS_DIR_VARIABLE) == str(boots_dir)
+    return (boot_id, trial) if boot_id and trial and is_said and is_ours else None
 
 
 def _running() -> Iterator[Process]:
     for pid in procfs.pids():
         identity, parent = procfs.identity(pid), procfs.parent(pid)
-        owner, marks = procfs.owner(pid), procfs.marks(pid)
+        owner, ours = procfs.owner(pid), procfs.marks(pid)
+        marks = {name: value for name, value in ours.items() if name in MARKS}
         # Read again: the id may have gone to another process while the rest was read.
         if identity is not None and parent is not None and procfs.identity(pid) == identity:
             yield Process(identity=identity, parent=parent, owner=owner, marks=marks)
@@ -133,7 +143,7 @@ def find(boots_dir: Path, *, trial: str | None = None) -> list[DeadBoot]:
         trial: Only of this one.
     """
     me = procfs.owner(os.getpid())
-    processes = dead_processes(_running(), me)
+    processes = dead_processes(_running(), me, boots_dir)
     found = []
     for file in record.files(boots_dir):
         boot = record.read(file)
@@ -209,7 +219,7 @@ def end(boot: DeadBoot, boots_dir: Path, *, grace_s: float = 5.0) -> list[str]:
     """
 
     def left() -> list[Process]:
-        found = dead_processes(_running(), procfs.owner(os.getpid()))
+        found = dead_processes(_running(), procfs.owner(os.getpid()), boots_dir)
         return found.get((boot.boot_id, boot.trial), [])
 
     survivors = _end_processes(left, grace_s)

@@ -22,6 +22,8 @@ TRIAL_VARIABLE = "SPECPILOT_TRIAL"
 """Carried by the processes of a trial's boot and by no others: "<study id>/<application>"."""
 SUPERVISOR_VARIABLE = "SPECPILOT_SUPERVISOR"
 """Who started the boot, as ``procfs.identity`` says it: a boot without it is dead."""
+BOOTS_DIR_VARIABLE = "SPECPILOT_BOOTS_DIR"
+"""Where the record of a trial's boot is; installations on one machine have their own."""
 BOOT_ALIAS_PREFIX = "specpilot-boot-"
 HOST = "127.0.0.1"
 
@@ -33,7 +35,7 @@ _OWNED = frozenset(
 _NOT_INHERITED = frozenset(
     {
         *("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "VIRTUAL_ENV"),
-        *(BOOT_ID_VARIABLE, TRIAL_VARIABLE, SUPERVISOR_VARIABLE),
+        *(BOOT_ID_VARIABLE, TRIAL_VARIABLE, SUPERVISOR_VARIABLE, BOOTS_DIR_VARIABLE),
     }
 )
 
@@ -194,11 +196,13 @@ def environment(spec: EngineSpec, boot_id: str, base_env: Mapping[str, str]) -> 
     # vLLM renames its processes, which would overwrite what /proc/<pid>/environ shows.
     env["SPT_NOENV"] = "1"
     env.update(spec.env)
-    for name in (TRIAL_VARIABLE, SUPERVISOR_VARIABLE):
+    for name in (TRIAL_VARIABLE, SUPERVISOR_VARIABLE, BOOTS_DIR_VARIABLE):
         env.pop(name, None)  # an arm must not say whose it is
     env[BOOT_ID_VARIABLE] = boot_id
     if spec.trial is not None:
         env[TRIAL_VARIABLE] = spec.trial
+    if spec.boots_dir is not None:
+        env[BOOTS_DIR_VARIABLE] = spec.boots_dir
     return env
 
 

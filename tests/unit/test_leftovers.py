@@ -24,12 +24,14 @@ from serve_apps.engine import leftovers, procfs, record, segments
 from serve_apps.engine.leftovers import Process, dead_processes
 from serve_apps.engine.spec import (
     BOOT_ID_VARIABLE,
+    BOOTS_DIR_VARIABLE,
     FAKE_LAUNCHER,
     SUPERVISOR_VARIABLE,
     TRIAL_VARIABLE,
     EngineSpec,
 )
 
+BOOTS = Path("/state/boots")
 OWNER = (1000, "pid:[1]")
 GONE = "4194303:1"
 
@@ -56,12 +58,13 @@ def of_trial(pid: int, *, parent: int = 1, supervisor: str = GONE) -> Process:
         BOOT_ID_VARIABLE: "b1",
         TRIAL_VARIABLE: "study-1/trial-a",
         SUPERVISOR_VARIABLE: supervisor,
+        BOOTS_DIR_VARIABLE: "/state/boots",
     }
     return seen(pid, parent=parent, **marks)
 
 
 def chosen(*running: Process, owner: tuple[int, str] | None = OWNER) -> list[int]:
-    found = dead_processes(running, owner)
+    found = dead_processes(running, owner, BOOTS)
     return sorted(process.pid for processes in found.values() for process in processes)
 
 
@@ -69,7 +72,9 @@ def test_dead_process_is_one_whose_supervisor_is_gone() -> None:
     supervisor = seen(7)
 
     assert chosen(of_trial(50), of_trial(51, supervisor=supervisor.identity), supervisor) == [50]
-    assert dead_processes([of_trial(50)], OWNER) == {("b1", "study-1/trial-a"): [of_trial(50)]}
+    assert dead_processes([of_trial(50)], OWNER, BOOTS) == {
+        ("b1", "study-1/trial-a"): [of_trial(50)]
+    }
 
 
 def test_dead_process_whose_supervisors_id_another_has_by_now_is_found() -> None:
@@ -84,10 +89,17 @@ def test_child_without_marks_goes_with_its_parent_and_one_with_other_marks_does_
     ]
 
 
-@pytest.mark.parametrize("missing", [BOOT_ID_VARIABLE, TRIAL_VARIABLE, SUPERVISOR_VARIABLE])
+@pytest.mark.parametrize("missing", sorted(leftovers.MARKS))
 def test_process_without_all_marks_is_left_alone(missing: str) -> None:
     process = of_trial(50)
     marks = {name: value for name, value in process.marks.items() if name != missing}
+
+    assert chosen(replace(process, marks=marks)) == []
+
+
+def test_process_of_another_installation_is_left_alone() -> None:
+    process = of_trial(50)
+    marks = {**process.marks, BOOTS_DIR_VARIABLE: "/theirs/boots"}
 
     assert chosen(replace(process, marks=marks)) == []
 
@@ -103,8 +115,10 @@ def test_process_of_another_user_or_container_is_left_alone(owner: tuple[int, st
     assert chosen(of_trial(50), owner=None) == []
 
 
-texts = st.sampled_from(["", "b1", "study-1/trial-a", "7:70", "8:80", GONE, "7:1", "x"])
-names = st.sampled_from([BOOT_ID_VARIABLE, TRIAL_VARIABLE, SUPERVISOR_VARIABLE, "SPECPILOT_X"])
+texts = st.sampled_from(
+    ["", "b1", "/state/boots", "study-1/trial-a", "7:70", "8:80", GONE, "7:1", "x"]
+)
+names = st.sampled_from(sorted(leftovers.MARKS))
 
 owners = st.sampled_from([OWNER, OWNER, OWNER, (0, "pid:[1]"), (1000, "pid:[2]"), None])
 
@@ -148,6 +162,7 @@ def test_no_choice_holds_a_foreign_process_or_one_that_is_answered_for(
             assert process.owner == OWNER
         assert process.marks[BOOT_ID_VARIABLE]
         assert process.marks[TRIAL_VARIABLE]
+        assert process.marks[BOOTS_DIR_VARIABLE] == str(BOOTS)
         assert process.marks[SUPERVISOR_VARIABLE] not in alive
 
 
@@ -184,6 +199,7 @@ class Site:
             BOOT_ID_VARIABLE: "b1",
             TRIAL_VARIABLE: self.trial,
             SUPERVISOR_VARIABLE: supervisor,
+            BOOTS_DIR_VARIABLE: str(self.boots_dir),
         }
 
     def replica(self) -> tuple[subprocess.Popen[bytes], int]:
