@@ -32,6 +32,10 @@ BOARD_WAIT_S = 60.0
 """Longest wait for a board: Ray counts one as free a while after a trial has left it."""
 
 
+NODES_WAIT_S = 30.0
+"""Longest wait for the nodes to end what dead boots left; a stopped study has to go, too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The Ray cluster that this process joined."""
@@ -224,7 +228,7 @@ def sweep_trials(*, wait_s: float = 60.0) -> list[str]:
         What was found, in words; empty when there was nothing.
     """
     names = sweep_applications(wait_s=wait_s)
-    answers = on_every_node(end_dead_boots, str(boots_dir()))
+    answers = on_every_node(end_dead_boots, str(boots_dir()), wait_s=NODES_WAIT_S)
     said = [text for answer in answers for text in answer.value or ()]
     silent = [f"node {answer.node}: {answer.error}" for answer in answers if answer.error]
     return [*names, *dict.fromkeys(said), *silent]

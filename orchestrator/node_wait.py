@@ -89,6 +89,6 @@ def end_engine(
     try:
         engine.stop()
     except TransientError as error:
-        return node.snapshot(), f"the engine is not ended: {error}"
+        return node.snapshot(), f"the end of the engine: {error}"
     owed = partial(memory_owed, before, needs=needs)
     return wait_while(owed, node.snapshot(), node, clock)

@@ -149,9 +149,8 @@ def find(boots_dir: Path, *, trial: str | None = None) -> list[DeadBoot]:
         boot = record.read(file)
         if boot is not None and _is_dead(boot, me):
             left = processes.pop((boot.boot_id, boot.trial), [])
-            found.append((file.stat().st_mtime, _dead_boot(boot, file, left)))
-    found.sort(key=lambda pair: pair[0])
-    boots = [boot for _, boot in found]
+            found.append(_dead_boot(boot, file, left))
+    boots = sorted(found, key=lambda boot: -(boot.age_s or 0.0))
     for (boot_id, its_trial), left in processes.items():
         boots.append(DeadBoot(boot_id=boot_id, trial=its_trial, processes=_described(left)))
     return [boot for boot in boots if trial is None or boot.trial == trial]
@@ -185,8 +184,15 @@ def _dead_boot(boot: record.BootRecord, file: Path, left: list[Process]) -> Dead
         ),
         folder=boot.folder if _is_sockets_of(boot) else None,
         record=str(file),
-        age_s=max(0.0, time.time() - file.stat().st_mtime),
+        age_s=_age_s(file),
     )
+
+
+def _age_s(file: Path) -> float | None:
+    try:
+        return max(0.0, time.time() - file.stat().st_mtime)
+    except OSError:  # somebody else has ended the boot meanwhile
+        return None
 
 
 def _is_sockets_of(boot: record.BootRecord) -> bool:
