@@ -123,23 +123,27 @@ class ServeEngine:
         """
         place, self._handle = self._placement, None
         try:
-            self._delete()
-            left = leftovers.end_trial(place.trial, place.boots_dir, wait_s=GUARDS_S)
-        except (ray.exceptions.RayError, serve.exceptions.RayServeException, OSError) as error:
-            raise TransientError(f"application {place.app_name}: {error}") from error
+            left = self._delete()
+        except (ray.exceptions.RayError, serve.exceptions.RayServeException) as error:
+            left = [f"application {place.app_name}: {error}"]
         finally:
             self._lease.end()
+        # The trial's processes are its own to end, also where Serve does not do it.
+        guards_s = 0.0 if left else GUARDS_S
+        left += leftovers.end_trial(place.trial, place.boots_dir, wait_s=guards_s)
         if left:
             raise TransientError(f"of {place.trial} is left: {'; '.join(left)}")
 
-    def _delete(self) -> None:
+    def _delete(self) -> list[str]:
+        """Delete the application and wait until it is gone; return why it is not."""
         name = self._placement.app_name
         serve.delete(name, _blocking=False)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while name in serve.status().applications:
             if time.monotonic() > deadline:
-                raise TransientError(f"application {name} did not go in {STOP_TIMEOUT_S:g} s")
+                return [f"application {name} did not go in {STOP_TIMEOUT_S:g} s"]
             time.sleep(POLL_S)
+        return []
 
     def _call(self, method: str, *args: object) -> Any:
         if self._handle is None:

