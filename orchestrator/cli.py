@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator import (
     audit_build_command,
     canary_command,
+    clean_command,
     decide_command,
     lossless_command,
     measure_command,
@@ -48,6 +49,7 @@ and without Ray, MLflow or a study:
 
   python -m orchestrator measure --url http://host:8000/v1 --concurrency 4 --workload code
   python -m orchestrator node
+  python -m orchestrator clean                                # what dead studies left
   python -m orchestrator workload import requests.jsonl --format openai-log --out mine.jsonl
 
 any setting can be overridden after the file: search.num_speculative_tokens=[4,5] load.block_s=20
@@ -78,8 +80,10 @@ WITHOUT_STUDY = {
     "lossless": lossless_command,
     "audit-build": audit_build_command,
     "traffic": traffic_command,
+    "clean": clean_command,
 }
-"""Commands that need neither Ray nor MLflow: each module adds its parser and runs to a status."""
+"""Commands without a study's file, which need neither Ray nor MLflow: each module adds its parser
+and runs to a status."""
 
 
 def parser() -> argparse.ArgumentParser:

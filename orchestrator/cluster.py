@@ -14,8 +14,11 @@ from typing import Any
 import ray
 from ray import serve
 
+from orchestrator.adapters.node_leftovers import end_dead_boots
+from orchestrator.adapters.node_tasks import on_every_node
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX
 from orchestrator.adapters.serve_reaper import start_reaper
+from orchestrator.adapters.state import boots_dir
 from orchestrator.config import StudyConfig
 from orchestrator.errors import ConfigError
 
@@ -27,6 +30,10 @@ CLAIM = "specpilot-study"
 
 BOARD_WAIT_S = 60.0
 """Longest wait for a board: Ray counts one as free a while after a trial has left it."""
+
+
+NODES_WAIT_S = 30.0
+"""Longest wait for the nodes to end what dead boots left; a stopped study has to go, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +51,7 @@ def join_ray(config: StudyConfig) -> Cluster:
     Raises:
         ConfigError: There is no Ray, or no node offers the tokens.
     """
-    address = os.environ.get("RAY_ADDRESS", "auto")
-    try:
-        _require_answer(address)
-        context: Any = ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            ignore_reinit_error=True,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"ray at '{address}'", "no running Ray answers",
-            "start one and use `ray job submit`, or set RAY_ADDRESS",
-        ) from error  # fmt: skip
-    node = config.node
+    context, node = connect(), config.node
     offers = [item["Resources"] for item in _ray_nodes() if item["Alive"]]
     if not any(r.get(node.engine_token) and r.get(node.slot_token) for r in offers):
         raise ConfigError(
@@ -72,6 +65,28 @@ def join_ray(config: StudyConfig) -> Cluster:
         dashboard_url=f"http://{context.address_info['webui_url']}",
         num_trial_nodes=int(min(tokens)),
     )
+
+
+def connect() -> Any:
+    """Connect to the running Ray, whatever its nodes offer, and return Ray's own context.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    try:
+        _require_answer(address)
+        return ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            ignore_reinit_error=True,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"ray at '{address}'", "no running Ray answers",
+            "start one and use `ray job submit`, or set RAY_ADDRESS",
+        ) from error  # fmt: skip
 
 
 def _require_answer(address: str) -> None:
@@ -116,6 +131,17 @@ def one_study_at_a_time(config: StudyConfig) -> Iterator[None]:
         ConfigError: Another study or promotion holds it, or there is no Ray.
     """
     join_ray(config)
+    with claimed():
+        yield
+
+
+@contextmanager
+def claimed() -> Iterator[None]:
+    """Hold the claim on the Ray that this process has joined; see ``one_study_at_a_time``.
+
+    Raises:
+        ConfigError: Another study or promotion holds it.
+    """
     try:
         claim: Any = ray.remote(_Claim).options(name=CLAIM, namespace=CLAIM, num_cpus=0).remote()
         ray.get(claim.__ray_ready__.remote())
@@ -131,6 +157,15 @@ def one_study_at_a_time(config: StudyConfig) -> Iterator[None]:
             ray.kill(claim)
         except Exception:  # Ray is gone, and the claim with it; why is the body's to say
             logger.exception("the claim on the cluster cannot be given back")
+
+
+def is_claimed() -> bool:
+    """Return whether a study or promotion is under way on the Ray that this process has joined."""
+    try:
+        ray.get_actor(CLAIM, namespace=CLAIM)
+    except ValueError:
+        return False
+    return True
 
 
 class _Claim:
@@ -176,13 +211,36 @@ def _require_free(host: str, port: int) -> None:
             ) from error  # fmt: skip
 
 
+def trial_applications() -> list[str]:
+    """Return the names of all trial applications; none where Serve does not run."""
+    return [name for name in serve.status().applications if name.startswith(TRIAL_PREFIX)]
+
+
 def sweep_trials(*, wait_s: float = 60.0) -> list[str]:
+    """End all trials on the cluster; only the claim's holder may.
+
+    Their applications first, then on every node what dead boots left there.
+
+    Args:
+        wait_s: Longest wait for the applications to be gone.
+
+    Returns:
+        What was found, in words; empty when there was nothing.
+    """
+    names = sweep_applications(wait_s=wait_s)
+    answers = on_every_node(end_dead_boots, str(boots_dir()), wait_s=NODES_WAIT_S)
+    said = [text for answer in answers for text in answer.value or ()]
+    silent = [f"node {answer.node}: {answer.error}" for answer in answers if answer.error]
+    return [*names, *dict.fromkeys(said), *silent]
+
+
+def sweep_applications(*, wait_s: float) -> list[str]:
     """Delete all trial applications and return their names; only the claim's holder may.
 
     Args:
         wait_s: Longest wait for them to be gone.
     """
-    names = [name for name in serve.status().applications if name.startswith(TRIAL_PREFIX)]
+    names = trial_applications()
     for name in names:
         serve.delete(name, _blocking=False)
     deadline = time.monotonic() + wait_s

@@ -125,9 +125,7 @@ def _conduct(
     config = prepared.config
     with one_study_at_a_time(config):
         start_serve(config)
-        swept = sweep_trials()
-        if swept:
-            printer.say(f"removed applications of dead trials: {', '.join(swept)}")
+        _sweep(printer)
         delivery(prepared, join_ray(config), registry, printer).settle()
         cluster = require_free_board(config)
         tracker = compose.tracker(config, num_nodes=cluster.num_trial_nodes)
@@ -138,8 +136,14 @@ def _conduct(
         except BaseException as error:  # an interrupt, too, must not leave the run RUNNING
             give_up(conduct, error, command)
             raise
-        sweep_trials()
+        _sweep(printer)
     return ExitStatus.DONE if promoted else ExitStatus.NOTHING_PROMOTED
+
+
+def _sweep(printer: Printer) -> None:
+    swept = sweep_trials()
+    if swept:
+        printer.say(f"swept what dead trials left: {', '.join(swept)}")
 
 
 def _asked_now(prepared: Prepared, registry: Registry) -> dict[str, Any]:

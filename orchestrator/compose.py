@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.adapters import tracking_uri as addresses
 from orchestrator.adapters.argument_files import with_contents
+from orchestrator.adapters.clock import SystemClock
 from orchestrator.adapters.mlflow_findings import MlflowFindings
 from orchestrator.adapters.mlflow_registry import MlflowRegistry
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
@@ -18,7 +19,7 @@ from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
-from orchestrator.adapters.state import content_digests, state_dir
+from orchestrator.adapters.state import boots_dir, content_digests, state_dir
 from orchestrator.canaries.scored import ScoreSettings
 from orchestrator.config import StudyConfig
 from orchestrator.core.fingerprint import StudyInputs
@@ -174,6 +175,7 @@ class TrialContext:
     workload: Workload
     proof_workload: Workload
     """Prompts of the text test of losslessness."""
+    study_id: str
     study_run_id: str
     tracking_uri: str
 
@@ -192,8 +194,10 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
             num_gpus=config.node.num_gpus,
             max_streams=config.load.max_streams,
             boot_timeout_s=config.engine.boot_timeout_s,
+            trial=f"{context.study_id}/{app_name}",
+            boots_dir=boots_dir(),
         ),
-        spec_for=lambda arm: engine_spec(config, arm, app_name, audit_folder=folder).to_dict(),
+        spec_for=lambda arm: engine_spec(config, arm, app_name, audit_folder=folder),
         lease=Lease(app_name),
     )
     node = LocalNode(node_id=order.node_id, kind=config.node.kind)
@@ -219,6 +223,7 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
         load=load_client(config, context.workload),
         tracker=MlflowTracker(context.tracking_uri, experiment=config.tracking.experiment),
         node=node,
+        clock=SystemClock(),
         prover=EngineProver(proof_plan(context, order, folder), tell) if parts else None,
     )
     return Trial(spec, ports, tell)

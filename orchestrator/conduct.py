@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrator import compose
-from orchestrator.adapters.state import state_dir
+from orchestrator.adapters.state import tune_dir
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.build_report import (
     change_sentence,
@@ -112,7 +112,7 @@ class Conduct:
             slot_token=config.node.slot_token,
             num_nodes=num_nodes,
             demands=demands,
-            storage_path=state_dir() / "tune",
+            storage_path=tune_dir(),
             earlier=self.journal.state.race,
         )
         pace = Pace(
@@ -125,6 +125,7 @@ class Conduct:
             config=config,
             workload=self.prepared.workload,
             proof_workload=self.prepared.proof_workload,
+            study_id=self.study_id,
             study_run_id=self.run_id,
             tracking_uri=compose.tracking_uri(config),
         )

@@ -24,7 +24,7 @@ from orchestrator.core.node_health import (
     judge_for_boot,
     page_cache_in_the_way,
 )
-from orchestrator.core.node_state import Fitness
+from orchestrator.core.node_state import Fitness, NodeState
 from orchestrator.core.scaling import check_scaling
 from orchestrator.core.space import is_other_build, not_in_force
 from orchestrator.core.types import (
@@ -41,7 +41,8 @@ from orchestrator.core.types import (
 from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
 from orchestrator.memory_guard import LOOK_S, MemoryGuard
-from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Prover, Tracker
+from orchestrator.node_wait import await_node, end_engine
+from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Prover, Tracker
 from orchestrator.trial_endings import engine_failure, marked, status_of
 from orchestrator.trial_text import summarize
 
@@ -86,6 +87,7 @@ class TrialPorts:
     load: LoadClient
     tracker: Tracker
     node: Node
+    clock: Clock
     prover: Prover | None = None
     """Only of a proof boot."""
 
@@ -104,6 +106,7 @@ class Trial:
         self._next = 0
         self._resolved: dict[str, object] = {}
         self._fingerprint: Fingerprint | None = None
+        self._has_begun = False
         self._status: BootStatus | None = None
         self._reason = ""
         self._failure: Failure | None = None
@@ -120,12 +123,20 @@ class Trial:
         """Boot the engine and prove that the arm is in force; a failure ends the trial."""
         spec = self._spec
         self._open_run()
+        self._node = await_node(
+            self._node,
+            self._ports.node,
+            self._ports.clock,
+            needs=spec.needs,
+            told=lambda why: self._emit(f"waits for its node: {why}"),
+        )
         node = judge_for_boot(self._node, spec.needs)
         if node.fitness is Fitness.UNFIT:
             self._fail(Failure(FailureKind.NODE_UNFIT, f"the node is unfit: {node.reason}"))
             return
         if node.fitness is Fitness.DEGRADED:
             self._notes.append(f"node degraded: {node.reason}")
+        self._has_begun = True
         booted = self._boot()
         if isinstance(booted, Failure):
             self._fail(booted)
@@ -218,13 +229,17 @@ class Trial:
         return sentence
 
     def finish(self) -> Boot:
-        """Return the boot's record and end its tracking run.
+        """End the engine, return the boot's record and end its tracking run.
 
-        A trial that is ended early, before all its steps are done, is a failed boot.
+        A trial that is ended early, before all its steps are done, is a failed boot. What the
+        engine leaves behind stands in the record and does not change how the boot ended.
         """
         if self._status is None:
             self._fail(Failure(FailureKind.CUT_SHORT, "ended before all blocks were measured"))
         assert self._status is not None
+        engine = self._ports.engine
+        log_tail, serve_message = engine.log_tail(), engine.serve_message()
+        states = self._end_engine()
         boot = Boot(
             trial_id=self._spec.trial_id,
             arm=self._spec.arm,
@@ -242,11 +257,10 @@ class Trial:
             proof=self._proof(),
         )
         artifacts = {
-            "engine_log_tail.txt": self._ports.engine.log_tail(),
-            "serve_message.txt": self._ports.engine.serve_message(),
+            "engine_log_tail.txt": log_tail,
+            "serve_message.txt": serve_message,
             "node.json": json.dumps(
-                {"before": asdict(self._node), "after": asdict(self._ports.node.snapshot())},
-                indent=1,
+                {name: asdict(state) for name, state in states.items()}, indent=1
             ),
             "resolved_config.json": json.dumps(self._resolved, indent=1, default=str),
         }
@@ -257,13 +271,23 @@ class Trial:
         self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
         return boot
 
+    def _end_engine(self) -> dict[str, NodeState]:
+        """End the engine; return the node's states, and note what the engine leaves behind."""
+        ports, states = self._ports, {"before": self._node, "after": self._ports.node.snapshot()}
+        if self._has_begun:
+            states["ended"], left = end_engine(
+                ports.engine, ports.node, ports.clock, before=self._node, needs=self._spec.needs
+            )
+            self._reason = "; ".join(filter(None, (self._reason, left)))
+        return states
+
     def _proof(self) -> Proof | None:
         if not self._spec.proof:
             return None
         return Proof(findings=self._findings, notes=tuple(self._notes))
 
     def cleanup(self) -> None:
-        """End the engine and wait until nothing of it is left."""
+        """End the engine if it still runs; its memory is the next boot's to wait for."""
         try:
             self._ports.engine.stop()
         finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,7 +20,7 @@ from orchestrator.core.failures import Failure, FailureKind, boot_error
 from orchestrator.core.secrecy import scrub
 from orchestrator.core.types import Arm, EngineFacts
 from orchestrator.errors import TransientError
-from serve_apps.engine import procfs
+from serve_apps.engine import leftovers, procfs
 from serve_apps.engine.deployment import (
     DEPLOYMENT_NAME,
     EngineOptions,
@@ -27,7 +28,7 @@ from serve_apps.engine.deployment import (
     trial_app,
 )
 from serve_apps.engine.oomkills import OomKills
-from serve_apps.engine.spec import boot_mark
+from serve_apps.engine.spec import EngineSpec, boot_mark
 
 TRIAL_PREFIX = "trial-"
 """Serve applications with this prefix belong to trials; production never carries it."""
@@ -35,6 +36,8 @@ CALL_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 20.0
 """For one short completion of an engine that has nothing else to do; less than a call may take."""
 STOP_TIMEOUT_S = 90.0
+GUARDS_S = 30.0
+"""How long guards of a replica that Serve had to kill may take: ``stop_timeout_s`` and a bit."""
 POLL_S = 0.5
 PROGRESS_S = 15.0
 
@@ -51,6 +54,10 @@ class EnginePlacement:
     max_streams: int
     """Highest concurrency of the load; the application lets that many requests in."""
     boot_timeout_s: float
+    trial: str
+    """"<study id>/<application>", which every process of the trial's boots carries."""
+    boots_dir: Path
+    """Folder of the records of boots, on the trial's node."""
 
 
 class ServeEngine:
@@ -59,7 +66,7 @@ class ServeEngine:
     def __init__(
         self,
         placement: EnginePlacement,
-        spec_for: Callable[[Arm], Mapping[str, Any]],
+        spec_for: Callable[[Arm], EngineSpec],
         lease: Lease,
     ) -> None:
         self._placement = placement
@@ -82,9 +89,9 @@ class ServeEngine:
             max_ongoing_requests=max_ongoing_requests(place.max_streams),
         )
         self._lease.start()
-        spec = self._spec_for(arm)
-        self._logs, self._kills = EngineLogs(str(spec["log_path"])), OomKills()
-        app = trial_app(spec, options)
+        spec = replace(self._spec_for(arm), trial=place.trial, boots_dir=str(place.boots_dir))
+        self._logs, self._kills = EngineLogs(spec.log_path), OomKills()
+        app = trial_app(spec.to_dict(), options)
         target = serve.RunTarget(target=app, name=place.app_name, route_prefix=None)
         # The blocking form never returns when the resources are not there.
         serve.run_many([target], wait_for_applications_running=False)
@@ -148,18 +155,34 @@ class ServeEngine:
             self._logs.kill()
 
     def stop(self) -> None:
-        """Delete the application and wait until it is gone."""
-        name = self._placement.app_name
-        self._handle = None
+        """Delete the application and see that nothing of the trial is left on its node.
+
+        Raises:
+            TransientError: Something is, or Serve does not answer.
+        """
+        place, self._handle = self._placement, None
         try:
-            serve.delete(name, _blocking=False)
-            deadline = time.monotonic() + STOP_TIMEOUT_S
-            while name in serve.status().applications:
-                if time.monotonic() > deadline:
-                    raise TransientError(f"application {name} did not go in {STOP_TIMEOUT_S:g} s")
-                time.sleep(POLL_S)
+            left = self._delete()
+        except (ray.exceptions.RayError, serve.exceptions.RayServeException) as error:
+            left = [f"application {place.app_name}: {error}"]
         finally:
             self._lease.end()
+        # The trial's processes are its own to end, also where Serve does not do it.
+        guards_s = 0.0 if left else GUARDS_S
+        left += leftovers.end_trial(place.trial, place.boots_dir, wait_s=guards_s)
+        if left:
+            raise TransientError(f"of {place.trial} is left: {'; '.join(left)}")
+
+    def _delete(self) -> list[str]:
+        """Delete the application and wait until it is gone; return why it is not."""
+        name = self._placement.app_name
+        serve.delete(name, _blocking=False)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while name in serve.status().applications:
+            if time.monotonic() > deadline:
+                return [f"application {name} did not go in {STOP_TIMEOUT_S:g} s"]
+            time.sleep(POLL_S)
+        return []
 
     def _call(self, method: str, *args: object) -> Any:
         if self._handle is None:

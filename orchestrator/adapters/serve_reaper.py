@@ -18,6 +18,7 @@ REAPER_NAMESPACE = "specpilot"
 LEASE_S = 60.0
 """A trial that has not renewed for this long is dead; its heartbeat is four times as fast."""
 LOOK_S = 5.0
+_ANSWER_S = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -40,17 +41,24 @@ class Reaper:
         """Forget an application that its trial has deleted itself."""
         self._expires.pop(app_name, None)
 
+    def leases(self) -> list[str]:
+        """Return the applications that have a lease."""
+        return sorted(self._expires)
+
     def look(self, now: float) -> list[str]:
         """Return the applications whose lease ran out, and forget them.
 
-        An application that is not known (this actor was restarted) gets one lease from now.
+        An application that is not known (this actor was restarted) gets one lease from now. A lease
+        that ran out of an application that is gone is forgotten, too: a trial that is tried again
+        has the same name.
         """
         names = [n for n in serve.status().applications if n.startswith(self._prefix)]
         for name in names:
             self._expires.setdefault(name, now + self._lease_s)
         expired = [name for name in names if self._expires[name] < now]
-        for name in expired:
-            self._expires.pop(name, None)
+        for name, until in list(self._expires.items()):
+            if until < now:
+                self._expires.pop(name, None)
         return expired
 
     def _watch(self) -> None:
@@ -75,6 +83,24 @@ def start_reaper(prefix: str) -> Any:
         num_cpus=0,
     )
     return actor.remote(prefix)
+
+
+def leases() -> list[str]:
+    """Return the applications that the cluster's reaper has a lease of; none without a reaper."""
+    try:
+        found: list[str] = ray.get(_reaper().leases.remote(), timeout=_ANSWER_S)
+    except (ValueError, AttributeError, ray.exceptions.RayError):  # gone, or of an earlier version
+        return []
+    return found
+
+
+def release(app_name: str) -> None:
+    """Let the reaper forget a lease; its application is gone."""
+    ray.get(_reaper().release.remote(app_name), timeout=_ANSWER_S)
+
+
+def _reaper() -> Any:
+    return ray.get_actor(REAPER_NAME, namespace=REAPER_NAMESPACE)
 
 
 class Lease:

@@ -14,6 +14,16 @@ def state_dir() -> Path:
     return Path(given) if given else Path.home() / ".specpilot"
 
 
+def boots_dir() -> Path:
+    """Return the folder with a record for each boot of a trial that runs, or died, on this node."""
+    return (state_dir() / "boots").absolute()
+
+
+def tune_dir() -> Path:
+    """Return the folder with Tune's own folder for each study."""
+    return state_dir() / "tune"
+
+
 def content_digests() -> ContentDigests:
     """Return the digests of files with this node's memory of them: weights are read once."""
     return ContentDigests(state_dir() / "digests.json")

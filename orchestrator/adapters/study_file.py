@@ -27,12 +27,15 @@ class StudyFile:
     Args:
         study_id: Of the study.
         say: Told once why the state cannot be written.
+        folder: Of the study; by default the one that the environment names.
     """
 
-    def __init__(self, study_id: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, study_id: str, say: Callable[[str], None], *, folder: Path | None = None
+    ) -> None:
         self.study_id = study_id
         self._say = say
-        self._folder = studies_dir() / study_id
+        self._folder = folder or studies_dir() / study_id
         self._lock: int | None = None
         self._has_complained = False
         self.is_kept = False
@@ -60,6 +63,11 @@ class StudyFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the folder is there and this process holds it."""
+        return self._lock is not None
 
     def read(self) -> dict[str, Any]:
         """Return the state that was written last.

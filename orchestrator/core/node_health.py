@@ -124,6 +124,21 @@ def judge_for_boot(
     )
 
 
+def keeps_from_boot(state: NodeState, needs: NodeNeeds = DEFAULT_NEEDS) -> str | None:
+    """Return why no engine can be booted now, if that may pass by itself, else None.
+
+    Memory that an engine held, and its processes, go some time after its end. Whatever is named
+    here makes ``judge_for_boot`` say unfit.
+    """
+    verdicts = [
+        *_floor([state], needs),
+        *_boot_memory(state, needs),
+        *(_blocks_boot(process) for process in _others([state], ())),
+    ]
+    unfit = [verdict for verdict in verdicts if verdict.fitness is Fitness.UNFIT]
+    return worst(unfit).reason or None
+
+
 def worst(verdicts: Iterable[NodeVerdict]) -> NodeVerdict:
     """Return the worst fitness of all verdicts, with all their reasons, the worst first."""
     doubts = {v.reason: v.fitness for v in verdicts if v.fitness is not Fitness.FIT}

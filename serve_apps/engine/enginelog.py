@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serve_apps.engine.errors import BootFailure
+from serve_apps.engine.segments import NOTE
 
 _PREFIX = re.compile(
     r"^(?:\((?P<process>[\w.: ]+) pid=\d+\) ?)?"
@@ -161,7 +162,7 @@ def root_cause(text: str) -> str:
     The last exception line that does not merely report another process's failure; else the last
     line logged as an error; else the last line.
     """
-    lines = map(_stripped, reversed(text.splitlines()))
+    lines = map(_stripped, reversed(_own_lines(text)))
     return _error_line(text) or next((line for line in lines if line.strip()), "")
 
 
@@ -170,15 +171,21 @@ def names_error(text: str) -> bool:
     return bool(_error_line(text))
 
 
+def _own_lines(text: str) -> list[str]:
+    """Return the log's lines without those that its guard wrote."""
+    return [line for line in text.splitlines() if not line.startswith(NOTE)]
+
+
 def _error_line(text: str) -> str:
-    lines = [_stripped(line) for line in text.splitlines()]
+    own = _own_lines(text)
+    lines = [_stripped(line) for line in own]
     for index in reversed(range(len(lines))):
         line = lines[index]
         if _ARGPARSE.match(line):
             return line
         if _EXCEPTION.match(line) and not any(phrase in line for phrase in _SECOND_HAND):
             return _with_details(lines, index)
-    for raw in reversed(text.splitlines()):
+    for raw in reversed(own):
         match = _PREFIX.match(raw)
         if match is not None and match["level"] in ("ERROR", "CRITICAL") and _stripped(raw):
             return _stripped(raw)

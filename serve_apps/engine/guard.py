@@ -6,7 +6,8 @@ even by SIGKILL), on SIGTERM, or when the engine itself has ended. It exits with
 status, 128 + signal for a signal. The engine's output goes to the guard's standard error; the
 engine's process id is the one line on standard output.
 
-Last it removes the folder of the boot's sockets: a killed engine leaves its own there.
+Last it removes the folder of the boot's sockets and the boot's shared memory: a killed engine
+leaves both. Whose shared memory is whose it sees while the engine lives (``segments.Watch``).
 
 Standard library only: it has to start in milliseconds, whatever the engine build.
 """
@@ -16,11 +17,13 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 
-from serve_apps.engine import procfs
+from serve_apps.engine import procfs, segments
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_LOOK_S = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
@@ -47,14 +50,16 @@ def _become_engine(argv: list[str], guard: int) -> None:
     os._exit(127)
 
 
-def _wait(engine: int, wakeup: int) -> int | None:
-    """Wait for the end of the engine, of the supervisor, or for a signal.
+def _wait(engine: int, wakeup: int, look: Callable[[], object]) -> int | None:
+    """Wait for the end of the engine, of the supervisor, or for a signal, and look meanwhile.
 
     Returns:
         The engine's exit status when it ended by itself, else None.
     """
     while True:
-        readable, _, _ = select.select([0, wakeup], [], [])
+        readable, _, _ = select.select([0, wakeup], [], [], _LOOK_S)
+        if not readable:
+            look()
         if wakeup in readable:
             numbers = os.read(wakeup, 64)
             status = _collect(engine)
@@ -79,24 +84,17 @@ def _collect(engine: int) -> int | None:
             status = code if code >= 0 else 128 - code
 
 
-def remove_folder(folder: str) -> None:
-    """Remove a boot's folder with whatever lies in it; what cannot be removed stays."""
-    import shutil  # noqa: PLC0415  half of the guard's start, for its end
-
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def main(argv: list[str]) -> int:
     """Guard one engine.
 
     Args:
         argv: Grace period in seconds, "NAME=value" that marks the boot, the folder of its sockets,
-            then the engine's command.
+            the file of its record or nothing, then the engine's command.
 
     Returns:
         The engine's exit status.
     """
-    grace_s, mark, folder, command = float(argv[0]), argv[1], argv[2], argv[3:]
+    grace_s, (mark, folder, file), command = float(argv[0]), argv[1:4], argv[4:]
     wakeup, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write)
@@ -104,6 +102,7 @@ def main(argv: list[str]) -> int:
         signal.signal(number, lambda *_: None)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the engine orphans stays below this process
     guard = os.getpid()
+    watch = segments.Watch(segments.segments_file(file) if file else None)
     # Until the child has its own handlers a signal must wait: the guard's would swallow it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     engine = os.fork()
@@ -112,11 +111,14 @@ def main(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.write(1, f"{engine}\n".encode())
     os.close(1)
-    status = _wait(engine, wakeup)
-    left = procfs.end(os.getpgrp(), mark, grace_s=grace_s)
-    for survivor in left:
-        os.write(2, f"specpilot guard: survived SIGKILL: {survivor}\n".encode())
-    remove_folder(folder)
+    status = _wait(engine, wakeup, lambda: watch.look(os.getpgrp(), mark))
+    watch.look(os.getpgrp(), mark, finally_=True)
+    left = [f"survived SIGKILL: {it}" for it in procfs.end(os.getpgrp(), mark, grace_s=grace_s)]
+    unknown = watch.unattributed()
+    left += segments.clear(folder, watch.own, file, keep=bool(left))
+    left += [f"/dev/shm/{name}: whose it is cannot be told" for name in unknown]
+    for text in left:
+        os.write(2, f"{segments.NOTE}{text}\n".encode())
     if status is None:
         status = _collect(engine)
     return 1 if status is None else status

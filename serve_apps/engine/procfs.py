@@ -6,33 +6,76 @@ import time
 from pathlib import Path
 
 _PROC = Path("/proc")
+_OURS = b"SPECPILOT_"
+_ENDED = "ZX"
 
 
-def _stat(pid: int) -> tuple[str, int, int] | None:
-    """Return state, parent and process group of a process, or None when it is gone."""
+def _stat(pid: int) -> list[str] | None:
+    """Return what follows a process's name in its ``stat``, or None when it is gone.
+
+    State, parent and process group come first; the 20th is the start in clock ticks.
+    """
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
     # The command name stands in brackets and may itself hold spaces and brackets.
-    state, parent, group = text[text.rfind(")") + 2 :].split()[:3]
-    return state, int(parent), int(group)
+    return text[text.rfind(")") + 2 :].split()
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def marks(pid: int) -> dict[str, str]:
+    """Return our variables in the environment that a process was started with, by name."""
+    ours = [entry.decode(errors="replace") for entry in _environ(pid) if entry.startswith(_OURS)]
+    return dict(entry.split("=", 1) for entry in ours if "=" in entry)
 
 
 def _carries(pid: int, mark: bytes) -> bool:
+    return mark in _environ(pid)
+
+
+def identity(pid: int) -> str | None:
+    """Return "pid:start" of a running process, which no later process of the id has; else None.
+
+    The start is in clock ticks since the machine booted.
+    """
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in _ENDED else f"{pid}:{stat[19]}"
+
+
+def parent(pid: int) -> int | None:
+    """Return the parent of a process, None when it is gone."""
+    stat = _stat(pid)
+    return None if stat is None else int(stat[1])
+
+
+def owner(pid: int) -> tuple[int, str] | None:
+    """Return the user and the process id namespace of a process; None when they are not told."""
+    folder = _PROC / str(pid)
     try:
-        return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return folder.stat().st_uid, str((folder / "ns" / "pid").readlink())
     except OSError:
-        return False
+        return None
+
+
+def pids() -> list[int]:
+    """Return the ids of all processes."""
+    return [int(entry) for entry in os.listdir(_PROC) if entry.isdigit()]  # noqa: PTH208 -- names only; Path objects cost more
 
 
 def _running() -> dict[int, tuple[int, int]]:
     """Return parent and group of every process that is not a zombie."""
     found = {}
-    for entry in os.listdir(_PROC):  # noqa: PTH208 -- names only; Path objects cost more
-        stat = _stat(int(entry)) if entry.isdigit() else None
-        if stat is not None and stat[0] not in "ZX":
-            found[int(entry)] = stat[1:]
+    for pid in pids():
+        stat = _stat(pid)
+        if stat is not None and stat[0] not in _ENDED:
+            found[pid] = (int(stat[1]), int(stat[2]))
     return found
 
 
@@ -63,7 +106,7 @@ def members(group: int | None, mark: str | None) -> list[int]:
 def is_alive(pid: int) -> bool:
     """Return whether a process runs (a zombie does not)."""
     stat = _stat(pid)
-    return stat is not None and stat[0] not in "ZX"
+    return stat is not None and stat[0] not in _ENDED
 
 
 def describe(pid: int) -> str:

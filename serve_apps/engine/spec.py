@@ -18,6 +18,12 @@ FAKE_LAUNCHER = "serve_apps.engine.fake"
 """The stand-in without a model."""
 
 BOOT_ID_VARIABLE = "SPECPILOT_BOOT_ID"
+TRIAL_VARIABLE = "SPECPILOT_TRIAL"
+"""Carried by the processes of a trial's boot and by no others: "<study id>/<application>"."""
+SUPERVISOR_VARIABLE = "SPECPILOT_SUPERVISOR"
+"""Who started the boot, as ``procfs.identity`` says it: a boot without it is dead."""
+BOOTS_DIR_VARIABLE = "SPECPILOT_BOOTS_DIR"
+"""Where the record of a trial's boot is; installations on one machine have their own."""
 BOOT_ALIAS_PREFIX = "specpilot-boot-"
 HOST = "127.0.0.1"
 
@@ -26,7 +32,12 @@ _OWNED = frozenset(
 )
 # Ray writes these into its workers. An engine must not run with them: OMP_NUM_THREADS=1 on a
 # replica of zero CPUs would slow host-side work down without a trace in the arm.
-_NOT_INHERITED = frozenset({"OMP_NUM_THREADS", "PYTHONBREAKPOINT", "VIRTUAL_ENV", BOOT_ID_VARIABLE})
+_NOT_INHERITED = frozenset(
+    {
+        *("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "VIRTUAL_ENV"),
+        *(BOOT_ID_VARIABLE, TRIAL_VARIABLE, SUPERVISOR_VARIABLE, BOOTS_DIR_VARIABLE),
+    }
+)
 
 Json = str | int | float | bool | None | list[Any] | dict[str, Any]
 
@@ -57,6 +68,11 @@ class EngineSpec:
     cache_dir: str | None = None
     """Folder of compile caches, one below it per engine build; None leaves the engine's own places,
     where two builds may meet."""
+    boots_dir: str | None = None
+    """Folder of the records of trials' boots, by which others find what a dead one left; None keeps
+    none."""
+    trial: str | None = None
+    """"<study id>/<application>" of a trial's boot; None for production and all others."""
     boot_timeout_s: float = 1800.0
     """From start to the first real completion."""
     boot_silence_s: float = 900.0
@@ -111,6 +127,11 @@ def boot_alias(boot_id: str) -> str:
 def boot_mark(boot_id: str) -> str:
     """Return "NAME=value" of the environment variable that every process of the boot carries."""
     return f"{BOOT_ID_VARIABLE}={boot_id}"
+
+
+def trial_mark(trial: str) -> str:
+    """Return "NAME=value" that every process of every boot of the trial carries."""
+    return f"{TRIAL_VARIABLE}={trial}"
 
 
 def log_file(spec: EngineSpec, boot_id: str) -> Path:
@@ -179,7 +200,13 @@ def environment(spec: EngineSpec, boot_id: str, base_env: Mapping[str, str]) -> 
     # vLLM renames its processes, which would overwrite what /proc/<pid>/environ shows.
     env["SPT_NOENV"] = "1"
     env.update(spec.env)
+    for name in (TRIAL_VARIABLE, SUPERVISOR_VARIABLE, BOOTS_DIR_VARIABLE):
+        env.pop(name, None)  # an arm must not say whose it is
     env[BOOT_ID_VARIABLE] = boot_id
+    if spec.trial is not None:
+        env[TRIAL_VARIABLE] = spec.trial
+    if spec.boots_dir is not None:
+        env[BOOTS_DIR_VARIABLE] = spec.boots_dir
     return env
 
 

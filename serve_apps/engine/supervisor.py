@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serve_apps.engine import procfs
+from serve_apps.engine import procfs, record, segments
 from serve_apps.engine.boot_watch import BootProgress, LogWatch
 from serve_apps.engine.build import build_facts, cache_variables
 from serve_apps.engine.enginelog import (
@@ -31,13 +31,13 @@ from serve_apps.engine.errors import (
     EngineNotRunning,
 )
 from serve_apps.engine.facts import EngineFacts, parse_capacity, parse_speculation
-from serve_apps.engine.guard import remove_folder
 from serve_apps.engine.http import EngineHttp, HttpError
 from serve_apps.engine.oomkills import OomKills
 from serve_apps.engine.questions import complete_once, get_json, is_healthy
 from serve_apps.engine.sockets import FOLDER_VARIABLE, free_port, is_port_free, socket_folder
 from serve_apps.engine.spec import (
     HOST,
+    SUPERVISOR_VARIABLE,
     EngineSpec,
     boot_alias,
     boot_mark,
@@ -67,6 +67,8 @@ class StopReport:
     """Of the engine, 128 + signal for a signal; None when it never started."""
     left: tuple[str, ...]
     """What outlived the guard and was ended by the supervisor; empty after a clean stop."""
+    kept: tuple[str, ...] = ()
+    """Shared memory and folders of the boot that are still there, each with the reason."""
 
 
 class EngineProcess:
@@ -99,6 +101,7 @@ class EngineProcess:
         self._base_env = base_env
         self._guard: subprocess.Popen[bytes] | None = None
         self._folder = ""
+        self._record = ""
         self._started_at = 0.0
         self._phase = Phase.BOOT
         self._oom_kills = OomKills()
@@ -122,12 +125,11 @@ class EngineProcess:
             env[FOLDER_VARIABLE] = self._folder = socket_folder(self.boot_id, env)
             self._started_at = time.monotonic()
             try:
+                env[SUPERVISOR_VARIABLE], self._record = record.begin(
+                    self.spec, self.boot_id, folder=self._folder, port=self.port
+                )
                 self._guard = subprocess.Popen(
-                    [
-                        *(sys.executable, "-I", "-S", "-c", _GUARD, str(_SOURCE)),
-                        *(str(self.spec.stop_timeout_s), self._mark, self._folder),
-                        *command(self.spec, self.port, self.boot_id),
-                    ],
+                    [*self._guard_command(), *command(self.spec, self.port, self.boot_id)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -135,14 +137,18 @@ class EngineProcess:
                     start_new_session=True,
                 )
             except BaseException:
-                remove_folder(self._folder)
+                segments.clear(self._folder, {}, self._record)
                 raise
         assert self._guard.stdout is not None
         with self._guard.stdout as pipe:
             self.pid = int(pipe.readline() or 0)
         if not self.pid:
-            remove_folder(self._folder)
+            segments.clear(self._folder, {}, self._record)
             raise self._failed(BootFailure.EXITED, "the guard process did not start the engine")
+
+    def _guard_command(self) -> list[str]:
+        told = (str(self.spec.stop_timeout_s), self._mark, self._folder, self._record)
+        return [sys.executable, "-I", "-S", "-c", _GUARD, str(_SOURCE), *told]
 
     def _environment(self) -> dict[str, str]:
         """Return the engine's environment, after a look at the build that it will start."""
@@ -386,8 +392,8 @@ class EngineProcess:
             survivors.append(f"port {self.port} is still held")
         if survivors:
             raise EngineLeftoverError(self.boot_id, tuple(survivors))
-        remove_folder(self._folder)  # in case somebody killed the guard
-        self._report = StopReport(exit_status=status, left=left)
+        kept = segments.clear_kept(self._folder, self._record)  # in case somebody killed the guard
+        self._report = StopReport(exit_status=status, left=left, kept=tuple(kept))
         return self._report
 
     async def close(self) -> StopReport:

@@ -65,6 +65,7 @@ def run_trial(tracker: MlflowTracker, study: str, arm: Arm) -> Boot:
         load=FakeLoad(board, block_s=10.0),
         tracker=tracker,
         node=FakeNode(),
+        clock=board.clock,
     )
     trial = Trial(spec, ports, lambda _line: None)
     try:

@@ -88,6 +88,7 @@ class Cluster:
             load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
             tracker=self.tracker,
             node=FakeNode(),
+            clock=self.board.clock,
             prover=FakeProver(self.findings.get(spec.arm, {})),
         )
         trial = Trial(spec, ports, lambda _text: None)

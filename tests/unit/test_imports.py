@@ -76,9 +76,10 @@ ALLOWED: dict[str, set[str]] = {
     "trial_text": {"core"},
     "trial_endings": {"core", "errors", "ports"},
     "trial": {
-        *("core", "errors", "measurement", "memory_guard", "ports", "trial_endings"),
-        "trial_text",
+        *("core", "errors", "measurement", "memory_guard", "node_wait", "ports"),
+        *("trial_endings", "trial_text"),
     },
+    "node_wait": {"core", "errors", "ports"},
     "proof_boots": {"core"},
     "study_progress": {"core", "events", "trial_text"},
     "study_trial": {"core", "trial"},
@@ -98,6 +99,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
     "cluster": {"adapters", "config", "errors"},
+    "clean": {"adapters", "cluster", "core", "errors"},
+    "clean_command": {"clean", "core", "errors"},
     "compose": {
         *("adapters", "canaries", "config", "core", "errors", "load", "lossless_answers"),
         *("prepare", "prove", "serve_apps", "study_trial", "trial", "version"),
@@ -139,7 +142,8 @@ ALLOWED: dict[str, set[str]] = {
         *("prepare", "promotion_record", "promotion_report", "report", "resume"),
     },
     "cli": {
-        *("audit_build_command", "canary_command", "commands", "config", "errors", "version"),
+        *("audit_build_command", "canary_command", "clean_command", "commands", "config"),
+        *("errors", "version"),
         *("decide_command", "lossless_command", "measure_command", "node_command"),
         *("traffic_command", "version_tags", "watch_service", "workload_command"),
     },
@@ -151,7 +155,8 @@ ALLOWED: dict[str, set[str]] = {
 HOMES = {
     "ray": {
         *("race_searcher", "study", "study_progress", "study_trial", "cluster", "serve_apps"),
-        *("adapters.serve_engine", "adapters.serve_production", "adapters.serve_reaper"),
+        *("adapters.node_tasks", "adapters.serve_engine", "adapters.serve_production"),
+        "adapters.serve_reaper",
     },
     "mlflow": {
         *("adapters.mlflow_client", "adapters.mlflow_registry", "adapters.mlflow_tracker"),

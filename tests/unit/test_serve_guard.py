@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -9,11 +10,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 import serve_apps
 from serve_apps.engine import procfs
+from serve_apps.engine.segments import read_kept, segments_file
 from serve_apps.engine.spec import BOOT_ID_VARIABLE
 
 _SOURCE = str(Path(serve_apps.__file__).parents[1])
@@ -39,21 +42,24 @@ class Boot:
 
     def __init__(self, folder: Path = Path("/nonexistent")) -> None:
         self.folder = folder
+        self.record = ""
         self.mark = f"{BOOT_ID_VARIABLE}={uuid.uuid4().hex}"
         name, value = self.mark.split("=")
         self.env = {**os.environ, name: value}
 
     def command(self, script: str, grace_s: float = 0.3) -> list[str]:
         shell = ["/bin/sh", "-c", script]
-        told = [str(grace_s), self.mark, str(self.folder), *shell]
+        told = [str(grace_s), self.mark, str(self.folder), self.record, *shell]
         return [sys.executable, "-I", "-S", "-c", _GUARD, _SOURCE, *told]
 
-    def guard(self, script: str) -> subprocess.Popen[bytes]:
+    def guard(
+        self, script: str, *, stderr: int | BinaryIO = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         guard = subprocess.Popen(
             self.command(script),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             env=self.env,
             start_new_session=True,
         )
@@ -141,6 +147,90 @@ def test_guard_missing_interpreter_is_told_by_status(boot: Boot) -> None:
     guard = boot.guard("exec /no/such/file")
     assert guard.wait(20) == 127
     _close(guard)
+
+
+# An engine that maps a shared file and closes it, as vLLM does; a child does the work.
+_SHARING = """
+import mmap, os, sys, time
+kept = []
+for name in sys.argv[1:]:
+    with open(name, "w+b") as file:
+        file.truncate(4096)
+        kept.append(mmap.mmap(file.fileno(), 4096))
+time.sleep(600)
+"""
+
+
+def _sharing(*paths: Path) -> str:
+    return shlex.join([sys.executable, "-c", _SHARING, *map(str, paths)])
+
+
+@pytest.fixture
+def shared() -> Iterator[Callable[[], Path]]:
+    """Name files in /dev/shm as Python names its own; all are gone afterwards."""
+    made: list[Path] = []
+
+    def name() -> Path:
+        made.append(Path(f"/dev/shm/psm_{uuid.uuid4().hex[:8]}"))
+        return made[-1]
+
+    yield name
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+def test_guard_removes_shared_memory_of_a_killed_engine_and_no_neighbours(
+    boot: Boot, shared: Callable[[], Path], tmp_path: Path
+) -> None:
+    boot.record = str(tmp_path / "boot.json")
+    mine, theirs, early = shared(), shared(), shared()
+    early.touch()
+    neighbour = subprocess.Popen([sys.executable, "-c", _SHARING, str(theirs)])
+    guard = boot.guard(f"{_sharing(mine, early)} & wait")
+    assert _until(lambda: len(read_kept(segments_file(boot.record))) == 1)
+    assert theirs.exists()
+
+    for pid in boot.members():
+        if pid != guard.pid:
+            os.kill(pid, signal.SIGKILL)
+    guard.wait(20)
+
+    assert not mine.exists()
+    assert theirs.exists()
+    assert early.exists()
+    _close(guard)
+    neighbour.kill()
+    neighbour.wait()
+
+
+def test_guard_leaves_shared_memory_that_a_neighbour_uses_and_keeps_the_record(
+    boot: Boot, shared: Callable[[], Path], tmp_path: Path
+) -> None:
+    record = tmp_path / "boot.json"
+    record.touch()
+    boot.record = str(record)
+    mine = shared()
+    guard = boot.guard(_sharing(mine))
+    assert _until(lambda: len(read_kept(segments_file(boot.record))) == 1)
+    with mine.open("rb"):  # this process is the neighbour
+        _close(guard)
+
+        assert mine.exists()
+        assert record.exists()
+
+
+def test_guard_says_of_shared_memory_that_it_cannot_be_told_whose_it_is(
+    boot: Boot, shared: Callable[[], Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    nobodys = shared()
+    with log.open("wb") as sink:
+        guard = boot.guard("sleep 610", stderr=sink)
+        nobodys.touch()
+        _close(guard)
+
+    assert nobodys.exists()
+    assert f"left behind: {nobodys}: whose it is cannot be told" in log.read_text()
 
 
 def test_members_of_another_boot_are_left_alone(boot: Boot) -> None:

@@ -103,6 +103,17 @@ def test_environment_leaves_out_what_ray_put_into_the_replica() -> None:
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
 
 
+def test_environment_of_a_trial_says_whose_it_is_and_of_production_does_not() -> None:
+    outer = {"SPECPILOT_TRIAL": "other/trial-b", "SPECPILOT_SUPERVISOR": "1:1"}
+    trial = environment(_spec(trial="study/trial-a", boots_dir="/b", env=outer), "b1", outer)
+    production = environment(_spec(env=outer), "b1", outer)
+
+    assert trial["SPECPILOT_TRIAL"] == "study/trial-a"
+    assert trial["SPECPILOT_BOOTS_DIR"] == "/b"
+    assert "SPECPILOT_SUPERVISOR" not in trial, "the supervisor's to say"
+    assert not {"SPECPILOT_TRIAL", "SPECPILOT_SUPERVISOR"} & set(production)
+
+
 def test_environment_spec_wins_but_never_over_the_boot_id() -> None:
     spec = _spec(env={"OMP_NUM_THREADS": "4", "SPECPILOT_BOOT_ID": "other"})
     env = environment(spec, "b1", {"OMP_NUM_THREADS": "1", "SPECPILOT_BOOT_ID": "outer"})

@@ -61,6 +61,7 @@ class Stage:
             load=self.load,
             tracker=self.runs,
             node=self.node,
+            clock=self.board.clock,
             prover=prover,
         )
         return Trial(self.spec, ports, self.said.append)

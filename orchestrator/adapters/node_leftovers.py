@@ -1,0 +1,170 @@
+"""What studies left on this machine: dead boots, and folders below the state folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.adapters.study_file import StudyFile
+from orchestrator.core.leftovers import Condition, Kind, Leftover
+from orchestrator.errors import ConfigError
+from serve_apps.engine import leftovers, procfs, record
+from serve_apps.engine.leftovers import DeadBoot
+
+FOLDERS = {Kind.AUDIT: "audit", Kind.TUNE: "tune", Kind.STATE: "studies"}
+"""By kind: where its folders lie below the state folder."""
+BOOTS = "boots"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeftovers:
+    """What one machine has of studies."""
+
+    machine: str
+    """The same for two nodes of Ray that see the same processes and files."""
+    found: tuple[Leftover, ...]
+    conditions: Mapping[str, Condition]
+    """Of the studies whose states lie here, by id."""
+
+
+def look(state: str) -> NodeLeftovers:
+    """Return what this machine has of studies; changes nothing.
+
+    Args:
+        state: The state folder.
+    """
+    host, folder = socket.gethostname(), Path(state).absolute()
+    owner = procfs.owner(os.getpid())
+    boots = [_of_boot(boot, host) for boot in leftovers.find(folder / BOOTS)]
+    folders = [
+        _of_folder(kind, path, host)
+        for kind, name in FOLDERS.items()
+        for path in _folders(folder / name)
+    ]
+    return NodeLeftovers(
+        machine=f"{host} {record.machine_boot()} {owner} {folder}",
+        found=(*boots, *folders),
+        conditions={path.name: condition(path) for path in _folders(folder / "studies")},
+    )
+
+
+def remove(state: str, names: Mapping[Kind, Iterable[str]], asked: frozenset[str]) -> list[str]:
+    """Remove things that ``look`` has named, if they still may be; return what stays and why.
+
+    Args:
+        state: The state folder.
+        names: What to remove of each kind.
+        asked: Studies whose state goes although it has no verdict.
+    """
+    folder, left = Path(state).absolute(), list[str]()
+    wanted = set(names.get(Kind.BOOT, ()))
+    for boot in leftovers.find(folder / BOOTS):
+        if boot.boot_id in wanted:
+            left += leftovers.end(boot, folder / BOOTS)
+    for kind in FOLDERS:
+        for name in names.get(kind, ()):
+            path = folder / FOLDERS[kind] / name
+            study = folder / FOLDERS[Kind.STATE] / name
+            left += _remove_folder(path, study, needs_verdict=name not in asked)
+    return left
+
+
+def end_dead_boots(boots_dir: str) -> list[str]:
+    """End what dead boots of trials left on this machine; return a sentence about each.
+
+    Args:
+        boots_dir: Folder of the records of boots.
+    """
+    said = []
+    for boot in leftovers.find(Path(boots_dir)):
+        left = leftovers.end(boot, Path(boots_dir))
+        end = f"is left: {'; '.join(left)}" if left else "is gone"
+        said.append(f"boot {boot.boot_id} of {boot.trial} on {socket.gethostname()} {end}")
+    return said
+
+
+def condition(folder: Path) -> Condition:
+    """Return how far the study of a folder is; looks at it without holding it longer."""
+    try:
+        with StudyFile(folder.name, lambda _text: None, folder=folder) as file:
+            if not file.is_held:
+                return Condition.UNREADABLE
+            return _condition_held(file)
+    except ConfigError:
+        return Condition.RUNNING
+
+
+def _condition_held(file: StudyFile) -> Condition:
+    try:
+        has_verdict = file.read().get("has_verdict")
+    except ConfigError:
+        return Condition.UNREADABLE
+    return Condition.ENDED if has_verdict is True else Condition.UNFINISHED
+
+
+def _remove_folder(path: Path, study: Path, *, needs_verdict: bool) -> list[str]:
+    """Remove a folder while its study, if there is one, is held, so that no driver begins."""
+    try:
+        with StudyFile(study.name, lambda _text: None, folder=study) as file:
+            if file.is_held and needs_verdict and _condition_held(file) is not Condition.ENDED:
+                return [f"{path}: its study has no verdict"]
+            shutil.rmtree(path)
+    except ConfigError as error:
+        return [f"{path}: {error.problem}"]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path} cannot be removed: {error.strerror}"]
+    return []
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    """Return the folders in a place; not links, which lead elsewhere."""
+    try:
+        entries = sorted(place.iterdir())
+    except OSError:
+        return
+    yield from (path for path in entries if path.is_dir() and not path.is_symlink())
+
+
+def _of_boot(boot: DeadBoot, host: str) -> Leftover:
+    port = [] if boot.port is None else [f"port {boot.port}"]
+    files = [path for path, _ in boot.segments] + ([boot.folder] if boot.folder else [])
+    parts = [text for _, text in boot.processes] + port + files
+    return Leftover(
+        kind=Kind.BOOT,
+        name=boot.boot_id,
+        node=host,
+        study_id=boot.study_id,
+        detail="; ".join(parts) or "its record",
+        size_bytes=sum(size for _, size in boot.segments),
+        age_s=boot.age_s,
+    )
+
+
+def _of_folder(kind: Kind, path: Path, host: str) -> Leftover:
+    return Leftover(
+        kind=kind,
+        name=path.name,
+        node=host,
+        study_id=None if kind is Kind.AUDIT else path.name,
+        detail=str(path),
+        size_bytes=_size(path),
+        age_s=max(0.0, time.time() - path.stat().st_mtime),
+    )
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += (Path(base) / name).lstat().st_size
+            except OSError:
+                continue
+    return size

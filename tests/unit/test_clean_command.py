@@ -1,0 +1,205 @@
+"""``clean`` on one machine, where no Ray runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import cli
+from orchestrator.adapters import node_leftovers
+from orchestrator.adapters.study_file import StudyFile
+from orchestrator.clean_command import format_age, format_size
+from orchestrator.core.leftovers import Condition, Kind
+from serve_apps.engine import procfs
+from serve_apps.engine.spec import (
+    BOOT_ID_VARIABLE,
+    BOOTS_DIR_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    TRIAL_VARIABLE,
+)
+
+Captured = pytest.CaptureFixture[str]
+ENDED = "demo-1a2b3c4d-20261128-101500"
+UNFINISHED = "demo-1a2b3c4d-20261129-101500"
+UNKNOWN = "demo-1a2b3c4d-20261101-101500"
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a state folder with two studies and three folders of Tune; nobody's Ray is found."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("SPECPILOT_STATE_DIR", str(folder))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    for study_id, has_verdict in ((ENDED, True), (UNFINISHED, False)):
+        with StudyFile(study_id, print) as file:
+            file.write({"has_verdict": has_verdict})
+    for study_id in (ENDED, UNFINISHED, UNKNOWN):
+        (folder / "tune" / study_id).mkdir(parents=True)
+        (folder / "tune" / study_id / "result.json").write_text("x" * 2048)
+    (folder / "logs").mkdir()
+    (folder / "cache").mkdir()
+    return folder
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def orphan(study_id: str, state: Path) -> subprocess.Popen[bytes]:
+    marks = {
+        BOOT_ID_VARIABLE: "b1",
+        TRIAL_VARIABLE: f"{study_id}/trial-a",
+        SUPERVISOR_VARIABLE: "4194303:1",
+        BOOTS_DIR_VARIABLE: str(state / "boots"),
+    }
+    return subprocess.Popen(["/bin/sleep", "600"], env={**os.environ, **marks})
+
+
+@pytest.fixture
+def core(state: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = orphan(ENDED, state)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_clean_without_yes_shows_and_touches_nothing(
+    state: Path, capsys: Captured, core: subprocess.Popen[bytes]
+) -> None:
+    before = everything(state)
+
+    assert cli.main(["clean"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "no running Ray answers: only this node was looked at" in lines[0]
+    removed = lines[lines.index("to be removed:") : lines.index("left alone:")]
+    assert any("boot b1" in line and f"{core.pid}: /bin/sleep 600" in line for line in removed)
+    assert any(f"Tune folder {ENDED}" in line and "2.0 KiB" in line for line in removed)
+    assert any(f"study state {ENDED}" in line for line in removed)
+    kept = lines[lines.index("left alone:") :]
+    assert any(f"study state {UNFINISHED}" in line and "resumed" in line for line in kept)
+    assert any(f"Tune folder {UNKNOWN}" in line and "not known" in line for line in kept)
+    assert lines[-1].startswith("nothing was touched; --yes removes the")
+    assert everything(state) == before
+    assert core.poll() is None
+
+
+def test_clean_with_yes_removes_what_is_over_and_nothing_else(
+    state: Path, capsys: Captured, core: subprocess.Popen[bytes]
+) -> None:
+    assert cli.main(["clean", "--yes"]) == 0
+
+    assert core.wait(5) < 0
+    assert "removed" in capsys.readouterr().out.splitlines()[-1]
+    assert not (state / "tune" / ENDED).exists()
+    assert not (state / "studies" / ENDED).exists()
+    assert (state / "studies" / UNFINISHED / "state.json").exists()
+    assert (state / "tune" / UNFINISHED).exists()
+    assert (state / "tune" / UNKNOWN).exists()
+    assert (state / "logs").exists()
+    assert (state / "cache").exists()
+
+
+def test_clean_of_a_named_study_removes_what_a_resume_would_need(state: Path) -> None:
+    assert cli.main(["clean", "--study", UNFINISHED, "--yes"]) == 0
+
+    assert not (state / "studies" / UNFINISHED).exists()
+    assert not (state / "tune" / UNFINISHED).exists()
+    assert (state / "studies" / ENDED).exists()
+
+
+def test_clean_leaves_a_study_that_runs_even_if_it_is_named(state: Path, capsys: Captured) -> None:
+    with StudyFile(UNFINISHED, print):
+        assert cli.main(["clean", "--study", UNFINISHED, "--yes"]) == 0
+
+    assert "its study runs" in capsys.readouterr().out
+    assert (state / "studies" / UNFINISHED / "state.json").exists()
+    assert (state / "tune" / UNFINISHED).exists()
+
+
+def test_clean_of_a_clean_machine_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("SPECPILOT_STATE_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+
+    assert cli.main(["clean", "--yes"]) == 0
+    assert "nothing is left of any study" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["../models", "a/b", "", "A"])
+def test_clean_refuses_what_is_no_id(state: Path, capsys: Captured, name: str) -> None:
+    del state
+
+    assert cli.main(["clean", "--yes", "--study", name]) == 2
+    assert "--study" in capsys.readouterr().err
+
+
+def test_remove_of_a_study_that_was_taken_up_meanwhile_leaves_it(state: Path) -> None:
+    names = {Kind.STATE: [ENDED], Kind.TUNE: [ENDED]}
+    with StudyFile(ENDED, print):
+        left = node_leftovers.remove(str(state), names, frozenset())
+
+    assert len(left) == 2
+    assert "another driver runs this study" in left[0]
+    assert (state / "studies" / ENDED / "state.json").exists()
+
+
+def test_remove_of_a_study_without_a_verdict_needs_its_name(state: Path) -> None:
+    names = {Kind.STATE: [UNFINISHED]}
+
+    (left,) = node_leftovers.remove(str(state), names, frozenset())
+    assert "has no verdict" in left
+    assert node_leftovers.remove(str(state), names, frozenset({UNFINISHED})) == []
+
+
+def test_remove_follows_no_link(state: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    (state / "tune" / "linked").symlink_to(models)
+
+    found = node_leftovers.look(str(state)).found
+
+    assert "linked" not in {item.name for item in found}
+
+
+def test_state_that_cannot_be_read_is_no_study_that_is_over(state: Path) -> None:
+    (state / "studies" / ENDED / "state.json").write_text("{")
+
+    assert node_leftovers.look(str(state)).conditions == {
+        ENDED: Condition.UNREADABLE,
+        UNFINISHED: Condition.UNFINISHED,
+    }
+
+
+def test_sweep_ends_the_dead_boot_and_says_whose_it_was(
+    state: Path, core: subprocess.Popen[bytes]
+) -> None:
+    (said,) = [
+        text for text in node_leftovers.end_dead_boots(str(state / "boots")) if ENDED in text
+    ]
+
+    assert f"boot b1 of {ENDED}/trial-a" in said
+    assert said.endswith("is gone")
+    assert core.wait(5) < 0
+    assert procfs.members(None, f"{TRIAL_VARIABLE}={ENDED}/trial-a") == []
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(None, ""), (0, "0 B"), (1023, "1023 B"), (2048, "2.0 KiB"), (2**31, "2.0 GiB")],
+)
+def test_size_is_told_in_its_unit(size: int | None, text: str) -> None:
+    assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("age_s", "text"),
+    [(None, ""), (59, "0 min old"), (3660, "1 h 1 min old"), (90000, "1 d 1 h old")],
+)
+def test_age_is_told_in_its_two_largest_units(age_s: float | None, text: str) -> None:
+    assert format_age(age_s) == text
