@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from orchestrator.core.build_race import BuildRace, build_races, next_turn
 from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.estimate import known_arms
+from orchestrator.core.journal import Entry
 from orchestrator.core.proof_gates import NO_PROOF, ProofDemands
 from orchestrator.core.race_state import (
     Choice,
@@ -28,7 +29,8 @@ from orchestrator.core.race_state import (
 )
 from orchestrator.core.types import Arm, Boot, BootStatus
 from orchestrator.proof_boots import ProofBoots, SavedProofs
-from orchestrator.study_progress import read_boot
+from orchestrator.study_progress import read_boot, read_told
+from orchestrator.trial import boot_params
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -54,11 +56,12 @@ class StudyPlan:
     """
 
 
-Keep = Callable[[Mapping[str, Any]], None]
-"""Takes the state of the race, from which a new driver can go on; as plain JSON."""
+Keep = Callable[[Mapping[str, Any], Sequence[Entry]], None]
+"""Takes the state of the race, from which a new driver can go on, as plain JSON; and what is to be
+told of its trials since the last time."""
 
 
-def _keep_nothing(_state: Mapping[str, Any]) -> None:
+def _keep_nothing(_state: Mapping[str, Any], _told: Sequence[Entry]) -> None:
     return None
 
 
@@ -95,6 +98,8 @@ class RaceSearcher(Searcher):
         now_s: The clock of the race's hours.
         tell: Hears what was chosen and what was set aside.
         keep: Given the state whenever something has changed that a new driver must know.
+        is_stopping: Whether somebody wants the study to end: no boot begins any more, and one that
+            ends without its record was cut, not lost.
     """
 
     def __init__(
@@ -104,6 +109,7 @@ class RaceSearcher(Searcher):
         now_s: Callable[[], float] = time.monotonic,
         tell: Callable[[str], None] = lambda _line: None,
         keep: Keep = _keep_nothing,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._plan = plan
@@ -111,6 +117,7 @@ class RaceSearcher(Searcher):
         self._now_s = now_s
         self._tell = tell
         self._keep = keep
+        self._is_stopping = is_stopping
         self._begun_s: float | None = None
         self._outcomes: list[Outcome] = []
         self._plain: list[dict[str, Any]] = []
@@ -167,10 +174,12 @@ class RaceSearcher(Searcher):
         """
         if trial_id in self._trial_ids:
             return None  # Tune's ids are random; a run of MLflow is found by its trial's id
+        if self._is_stopping():
+            return str(Searcher.FINISHED)
         before = dict(self.choices)
         suggested = self._suggest(trial_id)
         if suggested is not None or self.choices != before:
-            self._keep(self.state())
+            self._keep(self.state(), _opening(trial_id, suggested))
         return suggested
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -217,17 +226,17 @@ class RaceSearcher(Searcher):
         issued = self._running.pop(trial_id, None)
         if issued is not None:
             arm, _, begun_s = issued
-            if boot is None:
-                self._lost.append(arm)
-            else:
+            if boot is not None:
                 self._add(boot, self._now_s() - begun_s)
+            else:
+                (self._cut if self._is_stopping() else self._lost).append(arm)
         if is_proof or issued is not None:
-            self._keep(self.state())
+            self._keep(self.state(), read_told(result or {}))
 
     def _end_proof(self, proofs: ProofBoots, trial_id: str, boot: Boot | None) -> bool:
         """Record the end of a proof boot and tell what it sets aside; False of another boot."""
         before = set(proofs.set_aside)
-        if not proofs.end(trial_id, boot):
+        if not proofs.end(trial_id, boot, is_cut=self._is_stopping()):
             return False
         for arm, reason in proofs.set_aside.items():
             if arm not in before:
@@ -240,9 +249,13 @@ class RaceSearcher(Searcher):
         return True
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Keep the time that a block has taken; what it measured comes with its boot."""
-        del trial_id, result
-        self._keep(self.state())
+        """Keep what a block has measured, and the time that it has taken.
+
+        What is told with a boot's record is kept with it, when the trial is complete.
+        """
+        del trial_id
+        if "boot" not in result:
+            self._keep(self.state(), read_told(result))
 
     def state(self) -> dict[str, Any]:
         """Return the race's state as plain JSON; a boot under way ends with the driver."""
@@ -345,6 +358,14 @@ class RaceSearcher(Searcher):
             elapsed=race.elapsed(elapsed),
             set_aside=self._proofs[race.build].set_aside,
         )
+
+
+def _opening(trial_id: str, suggested: dict[str, Any] | str | None) -> list[Entry]:
+    """Return what is known of a run before its trial says more, so that a boot can be seen."""
+    if not isinstance(suggested, dict):
+        return []
+    arm, number = from_plain(Arm, suggested["arm"]), int(suggested["replicate"])
+    return [Entry(trial_id=trial_id, params=boot_params(arm, number, trial_id=trial_id))]
 
 
 def _order(

@@ -36,7 +36,7 @@ from orchestrator.core.types import (
 )
 from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
-from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Prover, Tracker
+from orchestrator.ports import Engine, LoadClient, LoadRequest, Node, Prover, TrialTracker
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class TrialPorts:
 
     engine: Engine
     load: LoadClient
-    tracker: Tracker
+    tracker: TrialTracker
     node: Node
     prover: Prover | None = None
     """Only of a proof boot."""
@@ -333,14 +333,15 @@ def block_seed(spec: TrialSpec, cell: Cell, repeat: int) -> int:
 def trial_params(spec: TrialSpec, node_id: str) -> dict[str, object]:
     """Return the flat parameters by which boots are compared in the tracking UI."""
     return {
-        **boot_params(spec.arm, spec.replicate, node_id=node_id, trial_id=spec.trial_id),
+        **boot_params(spec.arm, spec.replicate, trial_id=spec.trial_id),
+        "node": node_id,
         "cell_order": "" if spec.proof else " ".join(cell.key for cell in plan_blocks(spec)),
         **({"proof": " ".join(spec.proof)} if spec.proof else {}),
     }
 
 
-def boot_params(arm: Arm, replicate: int, *, node_id: str, trial_id: str) -> dict[str, object]:
-    """Return those of them that the boot's own record holds."""
+def boot_params(arm: Arm, replicate: int, *, trial_id: str) -> dict[str, object]:
+    """Return those of them that are known before the boot."""
     return {
         "arm": arm.label,
         "num_speculative_tokens": arm.num_speculative_tokens,
@@ -348,7 +349,6 @@ def boot_params(arm: Arm, replicate: int, *, node_id: str, trial_id: str) -> dic
         "rejection_sample_method": arm.rejection_sample_method or "none",
         "engine_version": arm.engine_build,
         "replicate": replicate,
-        "node": node_id,
         "trial_id": trial_id,
     }
 

@@ -13,7 +13,7 @@ from orchestrator.adapters.kept_file import locked, read_kept, write_kept
 from orchestrator.adapters.state import state_dir
 from orchestrator.errors import ConfigError
 
-FORMAT = "specpilot.study/1"
+FORMAT = "specpilot.study/2"
 """Of the first line; the second is the state, and the first has its digest."""
 _ID = re.compile(r"[a-z0-9-]+")
 

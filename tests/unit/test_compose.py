@@ -406,7 +406,6 @@ def test_proof_is_judged_as_the_study_asks(study: Study, tmp_path: Path) -> None
         workload=prepared.workload,
         proof_workload=prepared.proof_workload,
         study_run_id="run",
-        tracking_uri="http://127.0.0.1:1",
     )
     arms = {arm.is_baseline: arm for arm in prepared.arms}
     control = compose.proof_plan(context, order_of(arms[True], is_proof=True), tmp_path)
