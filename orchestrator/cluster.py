@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,12 +49,13 @@ def join_ray(config: StudyConfig) -> Cluster:
     address = os.environ.get("RAY_ADDRESS", "auto")
     try:
         _require_answer(address)
-        context: Any = ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            ignore_reinit_error=True,
-        )
+        with _sigterm_kept():
+            context: Any = ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                ignore_reinit_error=True,
+            )
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"ray at '{address}'", "no running Ray answers",
@@ -72,6 +75,17 @@ def join_ray(config: StudyConfig) -> Cluster:
         dashboard_url=f"http://{context.address_info['webui_url']}",
         num_trial_nodes=int(min(tokens)),
     )
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Leave SIGTERM to whoever has it: every ``ray.init`` takes it, and would exit at once."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _require_answer(address: str) -> None:

@@ -63,8 +63,6 @@ class ExitStatus(IntEnum):
     BAD_INPUT = 2
     NOTHING_PROMOTED = 3
     """Of ``premises``: something is stale, so that nothing may be promoted on it."""
-    STOPPED = 130
-    """By a signal; what a shell gives for Ctrl-C."""
 
 
 def plan(config: StudyConfig) -> ExitStatus:

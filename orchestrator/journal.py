@@ -20,7 +20,6 @@ from orchestrator.core.types import Boot
 from orchestrator.errors import OrchestratorError
 from orchestrator.events import Emit
 from orchestrator.ports import Tracker
-from orchestrator.trial import boot_params
 
 RETRY_S = 10.0
 """From one try to tell the tracker to the next, where it did not take everything."""
@@ -149,7 +148,7 @@ class Journal:
         """Tell the tracker what it may not have, in order; return whether it has everything.
 
         Where it does not take something of a trial, the rest of that trial waits, and the others
-        have their turn. A run that somebody has deleted is begun anew.
+        have their turn: a run that somebody has deleted keeps nobody else's blocks back.
         """
         failed: set[str] = set()
         with self._lock:
@@ -196,8 +195,8 @@ class Journal:
     def _tell(self, entry: Entry) -> str:
         tracker, run_id = self._tracker, self._runs.get(entry.trial_id)
         if run_id is None or entry.params is not None:
-            params = _params(entry)
-            run_id = tracker.open_trial(self.state.run_id, entry.trial_id, params)
+            opened = tracker.open_trial(self.state.run_id, entry.trial_id, entry.params or {})
+            run_id = run_id or opened
         if entry.block is not None:
             tracker.log_block(run_id, entry.block)
         if entry.boot is not None:
@@ -215,7 +214,6 @@ class Journal:
     def _complain(self, trial_id: str, error: OrchestratorError) -> None:
         logger.warning("trial %s: not tracked: %s", trial_id, error)
         with self._lock:
-            self._runs.pop(trial_id, None)
             was_away, self._is_away = self._is_away, True
         if not was_away:
             self._say(f"blocks wait for the tracker on this disk: {error}")
@@ -240,15 +238,6 @@ class Journal:
         }
         self.state = replace(state, records=records)
         self._file.write({item.name: getattr(self.state, item.name) for item in fields(state)})
-
-
-def _params(entry: Entry) -> dict[str, Any]:
-    """Return what a run is opened with, also one that lost what it was opened with before."""
-    if entry.params is not None or entry.boot is None:
-        return entry.params or {}
-    boot = entry.boot
-    known = boot_params(boot.arm, boot.replicate, trial_id=boot.trial_id)
-    return {**known, "node": boot.node_id}
 
 
 def check_journal(state: StudyState, tracker: Tracker) -> BlockCheck:

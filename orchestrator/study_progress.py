@@ -38,7 +38,7 @@ class Progress(tune.Callback):
     def left_s(self) -> float:
         """Return the expected time to the end of the study."""
         now = time.monotonic()
-        running_s = sum(now - at for at in self.started.values())
+        running_s = sum(now - at for at in list(self.started.values()))  # also asked in a thread
         return self.pace.left_s(now, len(self.started), running_s)
 
     def on_issue(self, trial_id: str, name: str) -> None:

@@ -151,6 +151,10 @@ class Site:
             return is_alone and state.router_status == "RUNNING" and self._answers()
         return False
 
+    def applications(self) -> list[str]:
+        """Return the names of all Serve applications."""
+        return list(self._details()["applications"])
+
     def _details(self) -> dict[str, Any]:
         request = urllib.request.Request(
             f"{self.cluster.dashboard_url}/api/serve/applications/",
@@ -187,11 +191,17 @@ class Site:
 
     def kill_router(self) -> bool:
         """SIGKILL the router's replica; return whether there was one."""
-        name = f"ServeReplica:{self.config.production.name}:Router"
-        # A replica's title stands where its environment was, so that it is found by its raylet.
+        return self._kill_actor(f"ServeReplica:{self.config.production.name}:Router")
+
+    def kill_controller(self) -> bool:
+        """SIGKILL Serve's controller, which Ray restarts; return whether there was one."""
+        return self._kill_actor("ray::ServeController")
+
+    def _kill_actor(self, name: str) -> bool:
+        # An actor's title stands where its environment was, so that it is found by its raylet.
         own = {*tagged(self.cluster.tag)}
-        replicas = [pid for pid in _every() if name in _command_line(pid)]
-        return _kill([pid for pid in replicas if own & {*_ancestors(pid)}])
+        actors = [pid for pid in _every() if name in _command_line(pid)]
+        return _kill([pid for pid in actors if own & {*_ancestors(pid)}])
 
     def kill_engine(self, version: int) -> bool:
         """SIGKILL the engine of a version; return whether there was one."""

@@ -189,10 +189,21 @@ class MlflowTracker:
             self._client.set_terminated(run_id, status="FINISHED" if succeeded else "FAILED")
 
     def _close_dead_trials(self, study_run_id: str) -> None:
-        """End what a killed trial could not; a study is closed after the last of its trials."""
-        query = f"tags.`{PARENT_TAG}` = '{study_run_id}' and attributes.status = 'RUNNING'"
-        for run in self._client.search_runs([self._experiment_id], query):
-            self._fail(run, DEAD_TRIAL_TAGS)
+        """End what a killed trial could not; a study is closed after the last of its trials.
+
+        A request whose answer was lost may have made a run beside the one that was used: that goes.
+        """
+        runs = list(self._trials(study_run_id))
+        ended = {run.data.tags.get(TRIAL_TAG) for run in runs if run.info.status != "RUNNING"}
+        for run in runs:
+            if run.info.status != "RUNNING":
+                continue
+            tags = run.data.tags
+            is_empty = not any(key.startswith(BLOCK_TAG) for key in tags)
+            if is_empty and tags.get(TRIAL_TAG) in ended:
+                self._client.delete_run(run.info.run_id)
+            else:
+                self._fail(run, DEAD_TRIAL_TAGS)
 
     def _fail(self, run: Run, tags: Mapping[str, str]) -> None:
         self._set_tags(run.info.run_id, tags)

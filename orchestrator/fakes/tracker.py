@@ -35,7 +35,6 @@ class FakeTracker:
 
     def __init__(self) -> None:
         self.runs: dict[str, FakeRun] = {}
-        self._num_created = 0
         self._studies: dict[str, str] = {}
         self._trials: dict[tuple[str, str], str] = {}
 
@@ -82,11 +81,6 @@ class FakeTracker:
         trials = (run for run in self.runs.values() if run.parent_id == study_run_id)
         return Counter(block_id for run in trials for block_id in run.blocks)
 
-    def delete_run(self, run_id: str) -> None:
-        """Do what a person may do in a tracking UI."""
-        del self.runs[run_id]
-        self._trials = {key: value for key, value in self._trials.items() if value != run_id}
-
     def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:
         """End as failed the runs of a study's trials, those with the ids ``kept`` excepted."""
         self._run(study_run_id)
@@ -118,8 +112,7 @@ class FakeTracker:
         return f"memory://runs/{run_id}"
 
     def _create(self, name: str, parent_id: str | None) -> str:
-        run_id = f"run-{self._num_created}"
-        self._num_created += 1
+        run_id = f"run-{len(self.runs)}"
         self.runs[run_id] = FakeRun(run_id=run_id, name=name, parent_id=parent_id, params={})
         return run_id
 

@@ -129,6 +129,25 @@ def test_call_that_was_cut_off_anywhere_and_is_made_again_stores_nothing_twice(
         assert len(steps) == len(set(steps)), key
 
 
+def test_run_that_a_lost_answer_made_beside_the_one_in_use_goes_with_the_studys_end(
+    uri: str, store: Store
+) -> None:
+    study = store.tracker.open_study("s1", "s", {})
+    run = store.tracker.open_trial(study, "t1", {})
+    found = MlflowReader(uri).client.get_run(run)
+    again = MlflowReader(uri).client.create_run(
+        found.info.experiment_id, tags=found.data.tags, start_time=found.info.start_time + 1
+    )
+    assert store.again.open_trial(study, "t1", {}) == run
+    store.tracker.close_trial(run, boot(block(0)), {})
+
+    store.tracker.close_study(study, succeeded=True, tags={}, metrics={}, artifacts={})
+
+    assert store.reader.num_runs() == 2
+    assert MlflowReader(uri).client.get_run(again.info.run_id).info.lifecycle_stage == "deleted"
+    assert store.reader.run(run).status == "FINISHED"
+
+
 def test_block_whose_points_came_without_its_name_is_stored_once(uri: str, store: Store) -> None:
     """MLflow stores a batch's points before its tags."""
     run = trial_of(store)

@@ -11,6 +11,7 @@ from core_samples import make_block, make_boot
 from hypothesis import given
 from hypothesis import strategies as st
 from journal_scene import ASKS, BEST, GOOD, ID, PLAN, Disk, Driver
+from ray.tune.search import Searcher
 
 from orchestrator.core.build_verdict import VerdictSettings, decide_builds
 from orchestrator.core.journal import BlockCheck, Entry, check_blocks
@@ -20,6 +21,7 @@ from orchestrator.core.types import Block, BootStatus
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.journal import Journal, StudyState, check_journal
+from orchestrator.race_searcher import RaceSearcher
 
 ALL_THERE = BlockCheck(lost=(), double=(), unknown=())
 
@@ -73,6 +75,19 @@ def test_study_with_killed_drivers_and_a_moody_tracker_has_each_block_once(batch
 @pytest.mark.parametrize("seed", range(3))
 def test_study_of_whole_trials_with_killed_drivers_has_each_block_once(seed: int) -> None:
     assert_counted_once(Driver(seed, is_whole=True))
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_driver_that_only_has_the_verdict_left_to_store_boots_nothing(seed: int) -> None:
+    driver = Driver(seed)
+    before, _ = driver.run()
+    after = RaceSearcher(PLAN, lambda _id, _name: None)
+
+    after.set_out_from(driver.state.race or {})
+
+    assert after.suggest("new") == Searcher.FINISHED
+    assert (after.boots, after.choices) == (before.boots, before.choices)
+    assert after.stop_reason == before.stop_reason
 
 
 def test_blocks_of_a_boot_that_ended_with_its_driver_stay_in_its_failed_run() -> None:
@@ -146,7 +161,8 @@ def test_new_driver_tells_what_the_old_one_could_not() -> None:
     journal, _ = journal_of(tracker, disk)
     tracker.is_away = True
     boot = replace(make_boot(BEST, [make_block(BEST)]), trial_id="t")
-    journal.keep(RACE, [Entry(trial_id="t", boot=boot, artifacts={"a.txt": "x"})])
+    opening = Entry(trial_id="t", params={"arm": BEST.label})
+    journal.keep(RACE, [opening, Entry(trial_id="t", boot=boot, artifacts={"a.txt": "x"})])
     assert not journal.replay()
     tracker.is_away = False
 
@@ -173,23 +189,6 @@ def test_what_the_tracker_refuses_of_one_trial_keeps_no_other_back() -> None:
     assert tracker.block_counts(journal.state.run_id) == {"good/0": 1}
     assert check_journal(journal.state, tracker).lost == ("bad/0", "bad/1")
     assert journal.flush(0.01) is False
-
-
-def test_run_that_somebody_deleted_is_begun_anew() -> None:
-    tracker = FakeTracker()
-    journal, _ = journal_of(tracker)
-    journal.keep(RACE, [block_of("t", 0)])
-    assert journal.replay()
-    (run_id,) = (run.run_id for run in tracker.runs.values() if run.parent_id)
-    tracker.delete_run(run_id)
-    boot = replace(make_boot(BEST, [make_block(BEST)]), trial_id="t")
-    journal.keep(RACE, [Entry(trial_id="t", boot=boot)])
-
-    assert not journal.replay()
-    assert journal.replay()
-
-    (run,) = (run for run in tracker.runs.values() if run.parent_id)
-    assert (run.status, run.params["arm"]) == ("FINISHED", BEST.label)
 
 
 def test_result_that_comes_twice_is_told_once() -> None:

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import signal
+import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,9 @@ from core_samples import BASELINE, make_arm
 from ray.tune.search import Searcher
 from study_stage import Cluster, make_plan
 
+from orchestrator import commands
+from orchestrator.cluster import join_ray
+from orchestrator.config import CONF_DIR, load_config
 from orchestrator.core.codec import from_plain
 from orchestrator.core.proof_gates import ProofDemands
 from orchestrator.core.types import Arm
@@ -55,6 +60,36 @@ def test_first_signal_waits_for_blocks_and_the_second_does_not(number: int, seco
                 os.kill(os.getpid(), item)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
+
+
+def test_sigterm_stays_ours_when_ray_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_options: object) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(number))
+        raise RuntimeError("no Ray")
+
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr("ray.init", init)
+    with Stop(FakeClock()) as stop, stop.blocks_first():
+        with pytest.raises(ConfigError, match="no running Ray"):
+            join_ray(load_config(CONF_DIR / "study" / "demo.yaml"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+        assert stop.is_asked
+
+
+def test_study_that_is_refused_for_what_serves_starts_no_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing: Any = None
+    prepared: Any = SimpleNamespace(config=None)
+    driver = commands.Driver(printer=nothing, command="", stop=Stop(FakeClock()))
+    refusal = ConfigError("policy", "cannot be compared", "study it")
+    monkeypatch.setattr(commands, "one_study_at_a_time", nullcontext)
+    monkeypatch.setattr(commands, "_asked_now", lambda *_args: raising(refusal))
+    monkeypatch.setattr(commands, "start_serve", lambda _config: raising(AssertionError()))
+
+    with pytest.raises(ConfigError, match="cannot be compared"):
+        commands._conduct(prepared, nothing, nothing, None, driver)
 
 
 def test_call_that_hangs_is_left_behind() -> None:
