@@ -77,6 +77,9 @@ class SavedRace:
     """Of each of the boots."""
     lost: tuple[Arm, ...]
     cut: tuple[Arm, ...]
+    """Of the boots that ended with a driver that died."""
+    stopped: tuple[Arm, ...]
+    """Of those that somebody ended with the study."""
     trial_ids: tuple[str, ...]
     choices: tuple[Choice, ...]
     passed_s: float
@@ -99,7 +102,7 @@ class RaceSearcher(Searcher):
         tell: Hears what was chosen and what was set aside.
         keep: Given the state whenever something has changed that a new driver must know.
         is_stopping: Whether somebody wants the study to end: no boot begins any more, and one that
-            ends without its record was cut, not lost.
+            ends without its record was not lost.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class RaceSearcher(Searcher):
         self._running: dict[str, tuple[Arm, int, float]] = {}
         self._lost: list[Arm] = []
         self._cut: list[Arm] = []
+        self._stopped: list[Arm] = []
         self._trial_ids: set[str] = set()
         self._races = build_races(plan.question, plan.race)
         self._proofs = {
@@ -229,7 +233,7 @@ class RaceSearcher(Searcher):
             if boot is not None:
                 self._add(boot, self._now_s() - begun_s)
             else:
-                (self._cut if self._is_stopping() else self._lost).append(arm)
+                (self._stopped if self._is_stopping() else self._lost).append(arm)
         if is_proof or issued is not None:
             self._keep(self.state(), read_told(result or {}))
 
@@ -257,6 +261,12 @@ class RaceSearcher(Searcher):
         if "boot" not in result:
             self._keep(self.state(), read_told(result))
 
+    def end_running(self) -> None:
+        """Keep that somebody ended the boots under way, which says nothing of their arms."""
+        self._stopped += [arm for arm, _, _ in self._running.values()]
+        self._running = {}
+        self._keep(self.state(), ())
+
     def state(self) -> dict[str, Any]:
         """Return the race's state as plain JSON; a boot under way ends with the driver."""
         running = [arm for arm, _, _ in self._running.values()]
@@ -265,6 +275,7 @@ class RaceSearcher(Searcher):
             "spent_s": list(self._spent_s),
             "lost": [to_plain(arm) for arm in self._lost],
             "cut": [to_plain(arm) for arm in [*self._cut, *running]],
+            "stopped": [to_plain(arm) for arm in self._stopped],
             "trial_ids": sorted(self._trial_ids),
             "choices": [to_plain(choice) for choice in self.choices.values()],
             "passed_s": self._passed_s(),
@@ -290,6 +301,7 @@ class RaceSearcher(Searcher):
         for boot, spent_s in zip(saved.boots, saved.spent_s, strict=True):
             self._add(boot, spent_s)
         self._lost, self._cut = list(saved.lost), list(saved.cut)
+        self._stopped = list(saved.stopped)
         self._trial_ids = set(saved.trial_ids)
         self._running = {}
         self.choices = {choice.arm.engine_build: choice for choice in saved.choices}
@@ -306,7 +318,7 @@ class RaceSearcher(Searcher):
         """Return the boots that the arm has had, whatever came of them."""
         ended = [item.boot.arm for item in self._outcomes]
         running = [issued for issued, _, _ in self._running.values()]
-        return [*ended, *self._lost, *self._cut, *running].count(arm)
+        return [*ended, *self._lost, *self._cut, *self._stopped, *running].count(arm)
 
     @property
     def _missing(self) -> list[Arm]:

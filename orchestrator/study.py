@@ -111,8 +111,12 @@ def run_race(
                 verbose=0,
             ),
         )
-    with stop.blocks_first():
-        tuner.fit()
+    try:
+        with stop.blocks_first():
+            tuner.fit()
+    finally:
+        if stop.is_asked:
+            searcher.end_running()
     if stop.is_asked or not searcher.stop_reason:
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
     pace.race_ended_s = time.monotonic()

@@ -43,8 +43,8 @@ from orchestrator.stopping import Stop
 
 DEMO = CONF_DIR / "study" / "demo.yaml"
 RACE: dict[str, Any] = {
-    "boots": [], "spent_s": [], "lost": [], "cut": [], "trial_ids": [], "choices": [],
-    "passed_s": 1.5, "proofs": {},
+    "boots": [], "spent_s": [], "lost": [], "cut": [], "stopped": [], "trial_ids": [],
+    "choices": [], "passed_s": 1.5, "proofs": {},
 }  # fmt: skip
 
 

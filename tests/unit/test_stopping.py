@@ -195,9 +195,29 @@ def test_boot_that_ends_with_a_stopped_study_is_cut_and_keeps_its_blocks(is_proo
     state = json.loads(json.dumps(searcher.state()))
     arm = from_plain(Arm, config["arm"])
     saved = state["proofs"][arm.engine_build] if is_proof else state
-    assert [from_plain(Arm, item) for item in saved["cut"]] == [arm]
+    assert [from_plain(Arm, item) for item in saved["cut" if is_proof else "stopped"]] == [arm]
     assert saved["lost"] == []
     assert searcher.stop_reason == ""
     first = [e["block"]["block_id"] for e in json.loads(results[0]["told"]) if e["block"]]
     assert len(first) == (0 if is_proof else 1)
     assert set(first) <= set(told)
+
+
+def test_arm_whose_boots_somebody_keeps_ending_stays_in_the_race() -> None:
+    """An arm that never came up is only suspected where its driver died with it."""
+    plan = make_plan((BASELINE, make_arm()))
+    state: dict[str, Any] | None = None
+    issued: list[tuple[str, int]] = []
+    for number in range(8):
+        searcher = RaceSearcher(plan, lambda _id, _name: None)
+        if state is not None:
+            searcher.set_out_from(state)
+        config = searcher.suggest(f"t{number}")
+        assert isinstance(config, dict)
+        issued.append((from_plain(Arm, config["arm"]).label, config["replicate"]))
+        searcher.end_running()
+        state = json.loads(json.dumps(searcher.state()))
+
+    assert len(set(issued)) == 8, "a number was used twice"
+    assert state is not None
+    assert (state["cut"], state["lost"]) == ([], [])
