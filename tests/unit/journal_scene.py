@@ -194,13 +194,21 @@ class Driver:
 
             boot = self.cluster.boot if self.is_whole else self.made_up
             result = boot(first, running.pop(first), report)
-            self.hand_over(searcher, first, result)
-            searcher.on_trial_complete(first, result)
+            self.hand_over(searcher, first, result, is_last=True)
 
-    def hand_over(self, searcher: RaceSearcher, trial_id: str, result: dict[str, Any]) -> None:
+    def hand_over(
+        self,
+        searcher: RaceSearcher,
+        trial_id: str,
+        result: dict[str, Any],
+        *,
+        is_last: bool = False,
+    ) -> None:
         """Give a result to the searcher; it may be lost with the driver before that."""
         self.tick()
         searcher.on_trial_result(trial_id, result)
+        if is_last:
+            searcher.on_trial_complete(trial_id, result)
         told = (entry["block"] for entry in json.loads(result["told"]))
         self.reached |= {block["block_id"] for block in told if block is not None}
 
