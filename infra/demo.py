@@ -30,8 +30,8 @@ from orchestrator.errors import ConfigError
 PROJECT = Path(__file__).resolve().parents[1]
 EXCLUDES = (".git", ".venv*", ".engines", ".specpilot", "tests", "docs")
 JOB_ENV = {
-    # Tune ends its trials on SIGINT and does not know SIGTERM.
     "RAY_JOB_STOP_SIGNAL": "SIGINT",
+    # Ray kills a job 3 s after the signal otherwise.
     "RAY_JOB_STOP_WAIT_TIME_S": "60",
     "PYTHONUNBUFFERED": "1",
 }

@@ -22,8 +22,10 @@ from orchestrator import (
     traffic_command,
     workload_command,
 )
+from orchestrator.adapters.clock import SystemClock
 from orchestrator.config import StudyConfig, load_config
-from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.errors import ConfigError, OrchestratorError, StudyStopped
+from orchestrator.stopping import Stop
 from orchestrator.version import VERSION
 from orchestrator.version_tags import version_number_of
 
@@ -43,7 +45,8 @@ typical use, on a cluster whose nodes offer the Ray resources GB10 and trial_slo
   ray job submit --working-dir . -- python -m orchestrator study conf/study/qwen38_gb10.yaml
   python -m orchestrator status conf/study/qwen38_gb10.yaml
 
-a study whose driver died goes on by the same command and --resume with its id.
+a study whose driver died goes on by the same command and --resume with its id. Ctrl-C, SIGTERM or
+`ray job stop` ends a study after its blocks under way, a second one at once; both within a minute.
 
 and without Ray, MLflow or a study:
 
@@ -57,7 +60,8 @@ any setting can be overridden after the file: search.num_speculative_tokens=[4,5
 environment: MLFLOW_TRACKING_URI (if tracking.uri is not set), RAY_ADDRESS, SPECPILOT_STATE_DIR
 
 exit status: 0 done; 2 bad input, nothing was started; 3 finished, nothing was promoted, or, of
-premises, a conclusion is stale; 1 anything else, such as a measured block that is not valid
+premises, a conclusion is stale; 130 stopped by Ctrl-C or SIGTERM; 1 anything else, such as a
+measured block that is not valid
 """
 
 COMMANDS = {
@@ -150,7 +154,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         swept = args.command == "study"
         removed = "; applications of the study's trials were removed" if swept else ""
         print(f"interrupted{removed}", file=sys.stderr)
-        return 1
+        return 130
+    except StudyStopped as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 130
     except OrchestratorError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -188,6 +195,11 @@ def _version_number(text: str) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.command in WITHOUT_STUDY:
         return int(WITHOUT_STUDY[args.command].run(args))
+    with Stop(SystemClock()) as stop:
+        return _run_study_command(args, stop)
+
+
+def _run_study_command(args: argparse.Namespace, stop: Stop) -> int:
     config = load_config(args.study, args.overrides)
     typed = shlex.join(["python", "-m", "orchestrator", "study", str(args.study), *args.overrides])
     if args.command == "watch":
@@ -196,7 +208,7 @@ def _run(args: argparse.Namespace) -> int:
     from orchestrator import commands  # noqa: PLC0415
 
     if args.command == "study":
-        return int(commands.study(config, resume=args.resume, command=typed))
+        return int(commands.study(config, resume=args.resume, command=typed, stop=stop))
     if args.command == "premises":
         return int(commands.premises(config, command=typed))
     if args.command == "promote":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,17 +78,29 @@ def connect() -> Any:
     address = os.environ.get("RAY_ADDRESS", "auto")
     try:
         _require_answer(address)
-        return ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            ignore_reinit_error=True,
-        )
+        with _sigterm_kept():
+            return ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                ignore_reinit_error=True,
+            )
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"ray at '{address}'", "no running Ray answers",
             "start one and use `ray job submit`, or set RAY_ADDRESS",
         ) from error  # fmt: skip
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Leave SIGTERM to whoever has it: every ``ray.init`` takes it, and would exit at once."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _require_answer(address: str) -> None:

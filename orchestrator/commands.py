@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -29,6 +30,7 @@ from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.events import Printer
 from orchestrator.forecast import Times, forecast
 from orchestrator.incumbent import comparable_champion, incumbent_arm
+from orchestrator.journal import StudyState
 from orchestrator.ports import Registry, Version
 from orchestrator.premises_check import asking, check
 from orchestrator.premises_report import format_check, format_short
@@ -44,13 +46,13 @@ from orchestrator.promotion_record import (
 from orchestrator.promotion_report import format_status
 from orchestrator.report import format_forecast, format_plan
 from orchestrator.resume import (
-    StudyState,
     asked,
     new_study_id,
     read_state,
     require_same,
     unfinished,
 )
+from orchestrator.stopping import CLOSE_S, SWEEP_S, Stop, within
 
 
 class ExitStatus(IntEnum):
@@ -91,13 +93,14 @@ def plan(config: StudyConfig) -> ExitStatus:
     return ExitStatus.DONE
 
 
-def study(config: StudyConfig, *, resume: str | None, command: str) -> ExitStatus:
+def study(config: StudyConfig, *, resume: str | None, command: str, stop: Stop) -> ExitStatus:
     """Run the study to its verdict and, if the policy and every gate allow it, promote.
 
     Args:
         config: The study.
         resume: Id of a study whose driver ended before the verdict, to go on with it.
         command: What was typed, to which ``--resume`` is added when the study ends too early.
+        stop: Whether somebody wants it to end.
     """
     printer = _printer()
     prepared = prepare(config, models_must_exist=True)
@@ -111,7 +114,18 @@ def study(config: StudyConfig, *, resume: str | None, command: str) -> ExitStatu
             _tell_unfinished(prepared, command, printer)
         else:
             require_same(earlier, _asked_now(prepared, registry))
-        return _conduct(prepared, registry, file, earlier, command, printer)
+        driver = Driver(printer=printer, command=command, stop=stop)
+        return _conduct(prepared, registry, file, earlier, driver)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """This process, as the driver of a study."""
+
+    printer: Printer
+    command: str
+    """What was typed, without ``--resume``."""
+    stop: Stop
 
 
 def _conduct(
@@ -119,11 +133,11 @@ def _conduct(
     registry: Registry,
     file: StudyFile,
     earlier: StudyState | None,
-    command: str,
-    printer: Printer,
+    driver: Driver,
 ) -> ExitStatus:
-    config = prepared.config
+    config, printer = prepared.config, driver.printer
     with one_study_at_a_time(config):
+        _asked_now(prepared, registry)  # what serves may refuse the study: nothing begins then
         start_serve(config)
         _sweep(printer)
         delivery(prepared, join_ray(config), registry, printer).settle()
@@ -132,9 +146,10 @@ def _conduct(
         tools = delivery(prepared, cluster, registry, printer)
         conduct = open_study(prepared, cluster, tracker, tools, file, earlier)
         try:
-            promoted = conduct.conclude(conduct.race())
+            promoted = conduct.conclude(conduct.race(driver.stop))
         except BaseException as error:  # an interrupt, too, must not leave the run RUNNING
-            give_up(conduct, error, command)
+            with driver.stop.undisturbed():
+                give_up(conduct, error, driver.command)
             raise
         _sweep(printer)
     return ExitStatus.DONE if promoted else ExitStatus.NOTHING_PROMOTED
@@ -171,28 +186,38 @@ def give_up(
     conduct: Conduct,
     error: BaseException,
     command: str,
-    sweep: Callable[[], object] = sweep_trials,
+    sweep: Callable[[], object] = lambda: sweep_trials(wait_s=SWEEP_S - 2),
 ) -> None:
     """Say how to resume, and close what can be closed; the error is the caller's to raise on.
 
-    What fails here is said, so that it does not take the error's place.
+    What fails or hangs here is said, so that it does not take the error's place, nor the minute in
+    which a study has to end.
     """
-    say = conduct.printer.say
-    if conduct.journal.can_resume:
-        say(f"to resume: {command} --resume {conduct.study_id}")
-    tags = {"reason": (str(error) or type(error).__name__)[:4000]}
+    say, journal = conduct.printer.say, conduct.journal
+    if journal.can_resume:
+        has_found = journal.state.verdict is not None
+        why = (
+            "the verdict is kept and the tracker lacks it; to finish" if has_found else "to resume"
+        )
+        say(f"{why}: {command} --resume {conduct.study_id}")
     try:
-        # A verdict that is stored stays one, whatever became of its delivery.
-        if not conduct.journal.state.has_verdict:
-            conduct.tracker.close_study(
-                conduct.run_id, succeeded=False, tags=tags, metrics={}, artifacts={}
-            )
-    except OrchestratorError as second:
-        say(f"the study's run stays open: {second}")
-    try:
-        sweep()
+        within(SWEEP_S, sweep)
     except Exception as second:  # noqa: BLE001  Ray has many, and the first error is the cause
         say(f"applications of trials may be left: {second}")
+    try:
+        within(CLOSE_S, lambda: _close_failed(conduct, error))
+    except OrchestratorError as second:
+        say(f"the study's run stays open: {second}")
+
+
+def _close_failed(conduct: Conduct, error: BaseException) -> None:
+    conduct.journal.flush(CLOSE_S)
+    if conduct.journal.state.has_verdict:
+        return  # a verdict that is stored stays one, whatever became of its delivery
+    tags = {"reason": (str(error) or type(error).__name__)[:4000]}
+    conduct.tracker.close_study(
+        conduct.run_id, succeeded=False, tags=tags, metrics={}, artifacts={}
+    )
 
 
 def _version(

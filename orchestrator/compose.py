@@ -37,6 +37,7 @@ from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
 from orchestrator.lossless_answers import NUM_TOP, TextTest
+from orchestrator.ports import TrialTracker
 from orchestrator.prepare import SAMPLED, proof_tasks, resolve
 from orchestrator.prove import EngineProver, ProofPlan
 from orchestrator.study_trial import TrialOrder
@@ -177,11 +178,16 @@ class TrialContext:
     """Prompts of the text test of losslessness."""
     study_id: str
     study_run_id: str
-    tracking_uri: str
 
 
-def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
-    """Wire one trial, in the process of its actor."""
+def build_trial(context: TrialContext, order: TrialOrder, told: TrialTracker) -> Trial:
+    """Wire one trial, in the process of its actor.
+
+    Args:
+        context: The study.
+        order: What the trial has to do.
+        told: Takes what the trial tells of itself.
+    """
     config, tell = context.config, logging.getLogger("specpilot.trial").info
     app_name = f"{TRIAL_PREFIX}{order.trial_id}"
     parts = proof_parts(config) if order.is_proof else ()
@@ -221,7 +227,7 @@ def build_trial(context: TrialContext, order: TrialOrder) -> Trial:
     ports = TrialPorts(
         engine=engine,
         load=load_client(config, context.workload),
-        tracker=MlflowTracker(context.tracking_uri, experiment=config.tracking.experiment),
+        tracker=told,
         node=node,
         clock=SystemClock(),
         prover=EngineProver(proof_plan(context, order, folder), tell) if parts else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from orchestrator import compose
@@ -39,6 +39,7 @@ from orchestrator.incumbent import (
     incumbent_arm,
     with_incumbent,
 )
+from orchestrator.journal import Journal, StudyState
 from orchestrator.ports import Registry, Tracker, Version
 from orchestrator.prepare import Prepared, premises_by_build
 from orchestrator.promotion_record import CHALLENGER
@@ -48,10 +49,13 @@ from orchestrator.report import (
     format_plan,
     format_results_table,
 )
-from orchestrator.resume import Journal, StudyState, asked, take_over, tracked
+from orchestrator.resume import asked, take_over
+from orchestrator.stopping import Stop
 from orchestrator.study import RaceResult, run_race
 
 STUDY_TAG = "specpilot.study_id"
+TRACKER_S = 60.0
+"""Longest wait at the verdict for a tracker that is away, as while it is restarted."""
 PROMOTION_S = 60.0
 """Guess of a promotion's duration beyond one boot, for the time left."""
 
@@ -99,8 +103,12 @@ class Conduct:
             board=config.board(),
         )
 
-    def race(self) -> RaceResult:
-        """Run all boots of the race."""
+    def race(self, stop: Stop) -> RaceResult:
+        """Run all boots of the race.
+
+        Raises:
+            StudyStopped: Somebody wanted it to end first.
+        """
         config, race = self.config, compose.race_settings(self.config)
         demands, races = compose.proof_demands(config), build_races(self.question, race)
         num_nodes = self.cluster.num_trial_nodes
@@ -127,14 +135,18 @@ class Conduct:
             proof_workload=self.prepared.proof_workload,
             study_id=self.study_id,
             study_run_id=self.run_id,
-            tracking_uri=compose.tracking_uri(config),
         )
         factory, table = compose.trial_factory(context), partial(_live_table, self)
-        return run_race(plan, factory, self.printer, pace, table, self.journal.keep)
+        return run_race(plan, factory, self.printer, pace, table, self.journal.keep, stop)
 
     def conclude(self, raced: RaceResult) -> bool:
-        """Decide, store the verdict, and promote if it allows; return whether it was promoted."""
-        raced = tracked(raced, self.tracker, self.run_id, self.printer.say)
+        """Decide, store the verdict, and promote if it allows; return whether it was promoted.
+
+        The verdict is told and kept before the tracker is asked for anything.
+
+        Raises:
+            TransientError: The tracker does not take it; a new driver finishes.
+        """
         boots, config = raced.boots, self.config
         proofs = Proofs(
             boots=raced.proofs,
@@ -146,6 +158,9 @@ class Conduct:
         verdict = found.production
         table = format_results_table(summarise_builds(self.question, boots), board=config.board())
         self.printer.lines([*table, *format_study_verdict(found)])
+        self.journal.keep_verdict(study_markdown(found))
+        self._tell_all()
+        boots = tuple(map(self.journal.with_run, boots))
         version = self._register(boots, verdict) if promotable(verdict) else None
         if version is not None:
             self.registry.set_alias(version.model_name, CHALLENGER, version.version)
@@ -170,6 +185,20 @@ class Conduct:
         )
         self.journal.conclude()
         return self._deliver(version)
+
+    def _tell_all(self) -> None:
+        """Wait until the tracker has what the trials told.
+
+        What it refuses while it answers is no reason to lose the verdict.
+
+        Raises:
+            TransientError: It is away.
+        """
+        if self.journal.flush(TRACKER_S):
+            return
+        self.tracker.open_study(self.study_id, self.study_id, {})
+        if not self.journal.flush(TRACKER_S):
+            self.printer.say("the tracker answers and refuses something of a trial; see its log")
 
     def _findings(self, boots: Sequence[Boot], proofs: Proofs) -> dict[str, str]:
         """Return what the study found besides a winner, to read and to compute with."""
@@ -310,15 +339,17 @@ def open_study(
     for build in config.engine.build_names[1:]:
         params[f"premises_{build}"] = by_build[build].to_dict()
     run_id = tracker.open_study(study_id, study_id, params)
-    begun = StudyState(
-        study_id=study_id, run_id=run_id, asks=asked(prepared, by_build, incumbent_arm(champion))
-    )
+    asks = asked(prepared, by_build, incumbent_arm(champion))
+    if earlier is None:
+        state = StudyState(study_id=study_id, run_id=run_id, asks=asks)
+    else:
+        state = replace(earlier, asks=asks)  # with its budget, which may have been raised
     conduct = Conduct(
         prepared=prepared,
         cluster=cluster,
         study_id=study_id,
         run_id=run_id,
-        journal=Journal(file, earlier or begun),
+        journal=Journal(file, state, tracker, printer.say),
         premises=by_build,
         champion=champion,
         tracker=tracker,
@@ -327,6 +358,7 @@ def open_study(
         printer=printer,
     )
     conduct.journal.keep(conduct.journal.state.race)
+    conduct.journal.start()
     plan = format_plan(
         conduct.arms,
         weights=config.weights(),

@@ -72,7 +72,8 @@ class Printer:
         """Write one event."""
         passed = format_duration(self.clock.monotonic() - self.started_s)
         left = f" | ~{format_duration(self.left_s())} left" if self.left_s is not None else ""
-        print(f"[{passed}{left}] {redact_text(text)}", file=self.sink, flush=True)
+        # In one write: a thread may say something, too.
+        print(f"[{passed}{left}] {redact_text(text)}\n", end="", file=self.sink, flush=True)
 
     def lines(self, lines: Sequence[str]) -> None:
         """Write a report as it is."""

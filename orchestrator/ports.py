@@ -162,12 +162,8 @@ class Prover(Protocol):
         ...
 
 
-class Tracker(Protocol):
-    """Experiment tracking: one parent run a study, one child run a boot."""
-
-    def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
-        """Return the id of the study's run, found by ``study_id`` or created."""
-        ...
+class TrialTracker(Protocol):
+    """What a trial tells of itself: one run a boot."""
 
     def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
         """Return the id of the trial's run, found by ``trial_id`` or created."""
@@ -179,6 +175,21 @@ class Tracker(Protocol):
 
     def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
         """Store the boot's facts and summary and end its run; artifacts are name -> text."""
+        ...
+
+
+class Tracker(TrialTracker, Protocol):
+    """Experiment tracking: one parent run a study, one child run a boot.
+
+    Every call may be made twice, also after one whose answer was lost: nothing is stored twice.
+    """
+
+    def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
+        """Return the id of the study's run, found by ``study_id`` or created."""
+        ...
+
+    def block_counts(self, study_run_id: str) -> Mapping[str, int]:
+        """Return how often each block is stored in the runs of a study's trials, by block id."""
         ...
 
     def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:

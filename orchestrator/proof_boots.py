@@ -92,20 +92,21 @@ class ProofBoots:
         self._running[trial_id] = arm
         return arm, number
 
-    def end(self, trial_id: str, boot: Boot | None) -> bool:
+    def end(self, trial_id: str, boot: Boot | None, *, is_cut: bool = False) -> bool:
         """Record what came back; return whether it was a proof boot.
 
         Args:
             trial_id: Of the boot.
-            boot: Its record; None when it was lost.
+            boot: Its record; None when there is none.
+            is_cut: Whether one without a record was ended with the study, which is no failed try.
         """
         arm = self._running.pop(trial_id, None)
         if arm is None:
             return False
-        if boot is None:
-            self._lost.append(arm)
-        else:
+        if boot is not None:
             self._ended.append(boot)
+        else:
+            (self._cut if is_cut else self._lost).append(arm)
         return True
 
     def save(self) -> dict[str, Any]:

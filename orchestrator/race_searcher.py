@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from orchestrator.core.build_race import BuildRace, build_races, next_turn
 from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.estimate import known_arms
+from orchestrator.core.journal import Entry
 from orchestrator.core.proof_gates import NO_PROOF, ProofDemands
 from orchestrator.core.race_state import (
     Choice,
@@ -29,7 +30,8 @@ from orchestrator.core.race_state import (
 from orchestrator.core.refusals import StudyFault, study_fault
 from orchestrator.core.types import Arm, Boot, BootStatus
 from orchestrator.proof_boots import ProofBoots, SavedProofs
-from orchestrator.study_progress import read_boot
+from orchestrator.study_progress import read_boot, read_told
+from orchestrator.trial_text import boot_params
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -55,11 +57,12 @@ class StudyPlan:
     """
 
 
-Keep = Callable[[Mapping[str, Any]], None]
-"""Takes the state of the race, from which a new driver can go on; as plain JSON."""
+Keep = Callable[[Mapping[str, Any], Sequence[Entry]], None]
+"""Takes the state of the race, from which a new driver can go on, as plain JSON; and what is to be
+told of its trials since the last time."""
 
 
-def _keep_nothing(_state: Mapping[str, Any]) -> None:
+def _keep_nothing(_state: Mapping[str, Any], _told: Sequence[Entry]) -> None:
     return None
 
 
@@ -75,6 +78,9 @@ class SavedRace:
     """Of each of the boots."""
     lost: tuple[Arm, ...]
     cut: tuple[Arm, ...]
+    """Of the boots that ended with a driver that died."""
+    stopped: tuple[Arm, ...]
+    """Of those that somebody ended with the study."""
     trial_ids: tuple[str, ...]
     choices: tuple[Choice, ...]
     passed_s: float
@@ -96,6 +102,8 @@ class RaceSearcher(Searcher):
         now_s: The clock of the race's hours.
         tell: Hears what was chosen and what was set aside.
         keep: Given the state whenever something has changed that a new driver must know.
+        is_stopping: Whether somebody wants the study to end: no boot begins any more, and one that
+            ends without its record was not lost.
     """
 
     def __init__(
@@ -105,6 +113,7 @@ class RaceSearcher(Searcher):
         now_s: Callable[[], float] = time.monotonic,
         tell: Callable[[str], None] = lambda _line: None,
         keep: Keep = _keep_nothing,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._plan = plan
@@ -112,6 +121,7 @@ class RaceSearcher(Searcher):
         self._now_s = now_s
         self._tell = tell
         self._keep = keep
+        self._is_stopping = is_stopping
         self._begun_s: float | None = None
         self._outcomes: list[Outcome] = []
         self._plain: list[dict[str, Any]] = []
@@ -119,6 +129,7 @@ class RaceSearcher(Searcher):
         self._running: dict[str, tuple[Arm, int, float]] = {}
         self._lost: list[Arm] = []
         self._cut: list[Arm] = []
+        self._stopped: list[Arm] = []
         self._trial_ids: set[str] = set()
         self._races = build_races(plan.question, plan.race)
         self._proofs = {
@@ -170,12 +181,12 @@ class RaceSearcher(Searcher):
         """
         if trial_id in self._trial_ids:
             return None  # Tune's ids are random; a run of MLflow is found by its trial's id
-        if self.fault is not None:
+        if self.fault is not None or self._is_stopping():
             return str(Searcher.FINISHED)
         before = dict(self.choices)
         suggested = self._suggest(trial_id)
         if suggested is not None or self.choices != before:
-            self._keep(self.state())
+            self._keep(self.state(), _opening(trial_id, suggested))
         return suggested
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -222,18 +233,18 @@ class RaceSearcher(Searcher):
         issued = self._running.pop(trial_id, None)
         if issued is not None:
             arm, _, begun_s = issued
-            if boot is None:
-                self._lost.append(arm)
-            else:
+            if boot is not None:
                 self._add(boot, self._now_s() - begun_s)
                 self.fault = self.fault or study_fault(self.boots, self._plan.question.arms)
+            else:
+                (self._stopped if self._is_stopping() else self._lost).append(arm)
         if is_proof or issued is not None:
-            self._keep(self.state())
+            self._keep(self.state(), read_told(result or {}))
 
     def _end_proof(self, proofs: ProofBoots, trial_id: str, boot: Boot | None) -> bool:
         """Record the end of a proof boot and tell what it sets aside; False of another boot."""
         before = set(proofs.set_aside)
-        if not proofs.end(trial_id, boot):
+        if not proofs.end(trial_id, boot, is_cut=self._is_stopping()):
             return False
         for arm, reason in proofs.set_aside.items():
             if arm not in before:
@@ -246,9 +257,19 @@ class RaceSearcher(Searcher):
         return True
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Keep the time that a block has taken; what it measured comes with its boot."""
-        del trial_id, result
-        self._keep(self.state())
+        """Keep what a block has measured, and the time that it has taken.
+
+        What is told with a boot's record is kept with it, when the trial is complete.
+        """
+        del trial_id
+        if "boot" not in result:
+            self._keep(self.state(), read_told(result))
+
+    def end_running(self) -> None:
+        """Keep that somebody ended the boots under way, which says nothing of their arms."""
+        self._stopped += [arm for arm, _, _ in self._running.values()]
+        self._running = {}
+        self._keep(self.state(), ())
 
     def state(self) -> dict[str, Any]:
         """Return the race's state as plain JSON; a boot under way ends with the driver.
@@ -264,6 +285,7 @@ class RaceSearcher(Searcher):
             "spent_s": [self._spent_s[i] for i in kept],
             "lost": [to_plain(arm) for arm in self._lost],
             "cut": [to_plain(arm) for arm in [*self._cut, *running]],
+            "stopped": [to_plain(arm) for arm in self._stopped],
             "trial_ids": sorted(self._trial_ids),
             "choices": [to_plain(choice) for choice in self.choices.values()],
             "passed_s": self._passed_s(),
@@ -289,6 +311,7 @@ class RaceSearcher(Searcher):
         for boot, spent_s in zip(saved.boots, saved.spent_s, strict=True):
             self._add(boot, spent_s)
         self._lost, self._cut = list(saved.lost), list(saved.cut)
+        self._stopped = list(saved.stopped)
         self._trial_ids = set(saved.trial_ids)
         self._running = {}
         self.choices = {choice.arm.engine_build: choice for choice in saved.choices}
@@ -305,7 +328,7 @@ class RaceSearcher(Searcher):
         """Return the boots that the arm has had, whatever came of them."""
         ended = [item.boot.arm for item in self._outcomes]
         running = [issued for issued, _, _ in self._running.values()]
-        return [*ended, *self._lost, *self._cut, *running].count(arm)
+        return [*ended, *self._lost, *self._cut, *self._stopped, *running].count(arm)
 
     @property
     def _missing(self) -> list[Arm]:
@@ -357,6 +380,14 @@ class RaceSearcher(Searcher):
             elapsed=race.elapsed(elapsed),
             set_aside=self._proofs[race.build].set_aside,
         )
+
+
+def _opening(trial_id: str, suggested: dict[str, Any] | str | None) -> list[Entry]:
+    """Return what is known of a run before its trial says more, so that a boot can be seen."""
+    if not isinstance(suggested, dict):
+        return []
+    arm, number = from_plain(Arm, suggested["arm"]), int(suggested["replicate"])
+    return [Entry(trial_id=trial_id, params=boot_params(arm, number, trial_id=trial_id))]
 
 
 def _order(

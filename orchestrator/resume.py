@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.adapters.study_file import StudyFile, states_left
+from orchestrator.adapters.study_file import StudyFile, states_left, studies_dir
 from orchestrator.core.codec import from_plain
+from orchestrator.core.journal import Records
 from orchestrator.core.premises import Premises, differences
-from orchestrator.core.types import Arm, Boot
+from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError, TransientError
-from orchestrator.events import Emit
 from orchestrator.incumbent import with_incumbent
+from orchestrator.journal import StudyState
 from orchestrator.ports import Tracker
 from orchestrator.prepare import Prepared, identity
 from orchestrator.race_searcher import SavedRace
-from orchestrator.study import RaceResult
-from orchestrator.trial import boot_params
 
+BUDGET = ("max_boots", "max_hours")
+"""Of ``search``: what a resumed study may be given more of."""
 MAX_CHANGES = 5
 """Differences that a refusal names; the rest is counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyState:
-    """What a new driver must know of a study.
-
-    Whoever changes what is in it, or in the race's state, changes ``study_file.FORMAT``.
-    """
-
-    study_id: str
-    run_id: str
-    """Of the study in the tracker."""
-    asks: Mapping[str, Any]
-    """Of ``asked``."""
-    has_verdict: bool = False
-    race: Mapping[str, Any] | None = None
-    """Of ``RaceSearcher.state``; None before its first decision."""
-
-    @property
-    def trial_ids(self) -> set[str]:
-        """Trials whose boots came back: those that count."""
-        race = self.race
-        if race is None:
-            return set()
-        ended = [boot for proofs in race["proofs"].values() for boot in proofs["ended"]]
-        return {str(boot["trial_id"]) for boot in [*race["boots"], *ended]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,52 +44,29 @@ class Asked:
     """Digest of the prompts."""
 
 
-@dataclass(slots=True)
-class Journal:
-    """Keeps the state of a study under way in its file."""
-
-    file: StudyFile
-    state: StudyState
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether a new driver could go on from what is on the disk."""
-        return self.file.is_kept and not self.state.has_verdict
-
-    def keep(self, race: Mapping[str, Any] | None) -> None:
-        """Keep the race's state."""
-        self._write(replace(self.state, race=race))
-
-    def conclude(self) -> None:
-        """Keep that the verdict is stored: there is nothing left to resume.
-
-        On a disk that is full the state goes: a study that is done must not be gone on with.
-        """
-        self._write(replace(self.state, has_verdict=True))
-        if not self.file.is_kept:
-            self.file.drop()
-
-    def _write(self, state: StudyState) -> None:
-        self.state = state
-        self.file.write({item.name: getattr(state, item.name) for item in fields(state)})
-
-
 def new_study_id(prepared: Prepared) -> str:
-    """Return the id of a study that begins now."""
-    return f"{prepared.study_id}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    """Return the id of a study that begins now, which none before it has on this node.
+
+    A clock that was set back gives a time twice.
+    """
+    named = f"{prepared.study_id}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    ids = (named if number == 1 else f"{named}-{number}" for number in itertools.count(1))
+    return next(study_id for study_id in ids if not (studies_dir() / study_id).exists())
 
 
-def read_state(file: StudyFile) -> StudyState:
-    """Return the state of a study that has no verdict yet.
+def load_state(file: StudyFile) -> StudyState:
+    """Return the state of a study.
 
     Raises:
-        ConfigError: There is none that can be read, or it has its verdict.
+        ConfigError: There is none that can be read.
     """
     try:
         state = from_plain(StudyState, file.read())
         from_plain(Asked, state.asks)
         if state.race is not None:
             from_plain(SavedRace, state.race)
+        if state.records is not None:
+            from_plain(Records, state.records)
     except ConfigError:
         raise
     except ValueError as error:
@@ -120,6 +74,16 @@ def read_state(file: StudyFile) -> StudyState:
             f"--resume {file.study_id}", f"its state is of another shape: {error}",
             "begin the study anew",
         ) from error  # fmt: skip
+    return state
+
+
+def read_state(file: StudyFile) -> StudyState:
+    """Return the state of a study that is not done yet.
+
+    Raises:
+        ConfigError: There is none that can be read, or the tracker has its verdict.
+    """
+    state = load_state(file)
     if state.has_verdict:
         raise ConfigError(
             f"--resume {file.study_id}", "the study has its verdict, and nothing is left to do",
@@ -162,12 +126,18 @@ def asked(
 
 
 def require_same(state: StudyState, asks: Mapping[str, Any]) -> None:
-    """See that a study still asks what it asked.
+    """See that a study still asks what it asked; its budget may have been raised.
+
+    A budget is not what is measured. The bound that ends the selection holds at whatever number of
+    boots one looks, a choice that was made stays, and the number of its fresh boots was fixed
+    before the first of them. After the verdict was shown it counts as the rest: going on until one
+    likes it would be choosing the result.
 
     Raises:
         ConfigError: It does not; the text says in words what is different.
     """
-    changes = list(_changes(state.asks, asks))
+    before = state.asks if state.verdict is not None else _with_budget(state.asks, asks)
+    changes = list(_changes(before, asks))
     if not changes:
         return
     more = len(changes) - MAX_CHANGES
@@ -193,26 +163,23 @@ def take_over(state: StudyState, tracker: Tracker) -> None:
         ) from error  # fmt: skip
 
 
-def tracked(raced: RaceResult, tracker: Tracker, study_run_id: str, say: Emit) -> RaceResult:
-    """Give the tracker what it missed of the boots while it was away; return them with their runs.
+def _with_budget(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what was asked, with those parts of the budget that are larger now."""
+    configuration, given = before["configuration"], now["configuration"].get("search", {})
+    was = configuration.get("search", {})
+    raised = {
+        key: given[key]
+        for key in BUDGET
+        if key in given and key in was and _limit(given[key]) > _limit(was[key])
+    }
+    if not raised:
+        return before
+    return {**before, "configuration": {**configuration, "search": {**was, **raised}}}
 
-    What it has stays as it is, and a boot that it does not take counts all the same.
-    """
 
-    def told(boot: Boot) -> Boot:
-        params = boot_params(boot.arm, boot.replicate, node_id=boot.node_id, trial_id=boot.trial_id)
-        try:
-            run_id = boot.run_id or tracker.open_trial(study_run_id, boot.trial_id, params)
-            found = replace(boot, run_id=run_id)
-            tracker.close_trial(run_id, found, {})
-        except TransientError as error:
-            say(f"trial {boot.trial_id} is not tracked: {error}")
-            return boot
-        return found
-
-    return replace(
-        raced, boots=tuple(map(told, raced.boots)), proofs=tuple(map(told, raced.proofs))
-    )
+def _limit(value: float | None) -> float:
+    """Return a part of the budget as a number; None is no limit."""
+    return math.inf if value is None else value
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

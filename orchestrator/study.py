@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ray import tune
 
 from orchestrator.core.race_state import Choice
 from orchestrator.core.types import Arm, Boot
-from orchestrator.errors import StudyStopped
+from orchestrator.errors import StudyStopped, TransientError
 from orchestrator.events import Pace, Printer
 from orchestrator.race_searcher import Keep, RaceSearcher, StudyPlan
-from orchestrator.study_progress import Progress
+from orchestrator.stopping import Stop
+from orchestrator.study_progress import Progress, StudyStopper
 from orchestrator.study_trial import SpecTrial, TrialFactory
 
 
@@ -33,6 +35,21 @@ class RaceResult:
     """Arms of the proof boots that were lost with their process, once for each."""
 
 
+@contextmanager
+def _storable(plan: StudyPlan) -> Iterator[None]:
+    """Say in one line that Tune cannot write its own files, as on a full disk.
+
+    Raises:
+        TransientError: So it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise TransientError(
+            f"Tune cannot write to {plan.storage_path} (SPECPILOT_STATE_DIR): {error}"
+        ) from error
+
+
 def run_race(
     plan: StudyPlan,
     factory: TrialFactory,
@@ -40,12 +57,13 @@ def run_race(
     pace: Pace,
     table: Callable[[Sequence[Boot]], Sequence[str]],
     keep: Keep,
+    stop: Stop,
 ) -> RaceResult:
     """Run the study's trials to the end of the race.
 
     Raises:
         ConfigError: No arm can run as the study is set up.
-        StudyStopped: Somebody stopped it before it had an end.
+        StudyStopped: Somebody wanted it to end first.
     """
     # Tune keeps one trial pending at a time unless told otherwise, and a trial is pending for as
     # long as its engine boots: the nodes would boot one after the other.
@@ -55,10 +73,18 @@ def run_race(
     # Nobody reads Tune's own snapshots, and one that fails, as on a full disk, ends the study. The
     # first and the last cannot be turned off.
     os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "inf"
+    # The driver takes SIGINT and SIGTERM alike; Tune would take the first and cut the blocks off.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     # The newer output prints a banner even when it is told to be silent.
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     progress = Progress(printer=printer, pace=pace, table=table)
-    searcher = RaceSearcher(plan, progress.on_issue, tell=progress.say, keep=keep)
+    searcher = RaceSearcher(
+        plan,
+        progress.on_issue,
+        tell=progress.say,
+        keep=keep,
+        is_stopping=lambda: stop.is_asked,
+    )
     if plan.earlier is not None:
         searcher.set_out_from(plan.earlier)
         progress.boots.extend(searcher.boots)
@@ -68,27 +94,33 @@ def run_race(
         tune.with_parameters(SpecTrial, factory=factory),
         tune.PlacementGroupFactory([{plan.slot_token: 1}]),
     )
-    tuner = tune.Tuner(
-        trainable,
-        tune_config=tune.TuneConfig(
-            search_alg=searcher,
-            num_samples=-1,
-            max_concurrent_trials=plan.num_nodes,
-            reuse_actors=False,
-        ),
-        run_config=tune.RunConfig(
-            name=plan.study_id,
-            storage_path=str(plan.storage_path),
-            failure_config=tune.FailureConfig(max_failures=0),
-            callbacks=[progress],
-            verbose=0,
-        ),
-    )
-    tuner.fit()
+    with _storable(plan):
+        tuner = tune.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                num_samples=-1,
+                max_concurrent_trials=plan.num_nodes,
+                reuse_actors=False,
+            ),
+            run_config=tune.RunConfig(
+                name=plan.study_id,
+                storage_path=str(plan.storage_path),
+                failure_config=tune.FailureConfig(max_failures=0),
+                stop=StudyStopper(stop, progress),
+                callbacks=[progress],
+                verbose=0,
+            ),
+        )
+    try:
+        with stop.blocks_first():
+            tuner.fit()
+    finally:
+        if stop.is_asked:
+            searcher.end_running()
     if searcher.fault is not None:
         raise searcher.fault.error()
-    if not searcher.stop_reason:
-        # Tune takes SIGINT for itself and returns as if it were done.
+    if stop.is_asked or not searcher.stop_reason:
         raise StudyStopped(f"the study was stopped after {len(searcher.boots)} boots; no verdict")
     pace.race_ended_s = time.monotonic()
     printer.say(f"race over: {searcher.stop_reason}")

@@ -42,9 +42,9 @@ from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
 from orchestrator.memory_guard import LOOK_S, MemoryGuard
 from orchestrator.node_wait import await_node, end_engine
-from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Prover, Tracker
+from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Prover, TrialTracker
 from orchestrator.trial_endings import engine_failure, marked, status_of
-from orchestrator.trial_text import summarize
+from orchestrator.trial_text import boot_params, summarize
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class TrialPorts:
 
     engine: Engine
     load: LoadClient
-    tracker: Tracker
+    tracker: TrialTracker
     node: Node
     clock: Clock
     prover: Prover | None = None
@@ -393,21 +393,8 @@ def block_seed(spec: TrialSpec, cell: Cell, repeat: int) -> int:
 def trial_params(spec: TrialSpec, node_id: str) -> dict[str, object]:
     """Return the flat parameters by which boots are compared in the tracking UI."""
     return {
-        **boot_params(spec.arm, spec.replicate, node_id=node_id, trial_id=spec.trial_id),
+        **boot_params(spec.arm, spec.replicate, trial_id=spec.trial_id),
+        "node": node_id,
         "cell_order": "" if spec.proof else " ".join(cell.key for cell in plan_blocks(spec)),
         **({"proof": " ".join(spec.proof)} if spec.proof else {}),
-    }
-
-
-def boot_params(arm: Arm, replicate: int, *, node_id: str, trial_id: str) -> dict[str, object]:
-    """Return those of them that the boot's own record holds."""
-    return {
-        "arm": arm.label,
-        "num_speculative_tokens": arm.num_speculative_tokens,
-        "draft_sample_method": arm.draft_sample_method or "none",
-        "rejection_sample_method": arm.rejection_sample_method or "none",
-        "engine_version": arm.engine_build,
-        "replicate": replicate,
-        "node": node_id,
-        "trial_id": trial_id,
     }

@@ -1,9 +1,9 @@
-"""What is told of a trial's blocks and of its end, a sentence each."""
+"""What is told of a trial: its parameters, and its blocks and its end in a sentence each."""
 
 from __future__ import annotations
 
 from orchestrator.core.formulas import acceptance_length, output_throughput
-from orchestrator.core.types import Block, Boot, BootStatus
+from orchestrator.core.types import Arm, Block, Boot, BootStatus
 
 
 def summarize(block: Block) -> str:
@@ -29,3 +29,16 @@ def describe_end(boot: Boot) -> str:
         f"done on node {boot.node_id[:6]}, booted in {boot.facts.boot_time_s:.0f} s, "
         f"{capacity}{notes}"
     )
+
+
+def boot_params(arm: Arm, replicate: int, *, trial_id: str) -> dict[str, object]:
+    """Return the parameters of a boot, for the tracking UI, that are known before it."""
+    return {
+        "arm": arm.label,
+        "num_speculative_tokens": arm.num_speculative_tokens,
+        "draft_sample_method": arm.draft_sample_method or "none",
+        "rejection_sample_method": arm.rejection_sample_method or "none",
+        "engine_version": arm.engine_build,
+        "replicate": replicate,
+        "trial_id": trial_id,
+    }

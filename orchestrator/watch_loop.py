@@ -114,7 +114,8 @@ class WatchLoop:
     def _note_end(self) -> None:
         if self._study is not None and self._study.returncode is not None:
             status = self._study.returncode
-            meaning = {0: "done", 2: "bad input", 3: "nothing was promoted"}.get(status, "failed")
+            words = {0: "done", 2: "bad input", 3: "nothing was promoted", 130: "stopped"}
+            meaning = words.get(status, "failed")
             self._note(f"ended with status {status}, {meaning}", self._asked_for)
             self._study, self._asked_for = None, ()
 

@@ -219,6 +219,10 @@ class Site:
         """SIGKILL the router's replica; return whether there was one."""
         return _kill(self.titled(f"ray::ServeReplica:{self.config.production.name}:Router"))
 
+    def kill_controller(self) -> bool:
+        """SIGKILL Serve's controller, which Ray restarts; return whether there was one."""
+        return _kill(self.titled("ray::ServeController"))
+
     def kill_engine(self, version: int) -> bool:
         """SIGKILL the engine of a version; return whether there was one."""
         replica = f"ServeReplica:{app_name(self.config.production.name, version)}:"

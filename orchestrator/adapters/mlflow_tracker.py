@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
@@ -19,6 +19,7 @@ from mlflow.exceptions import MlflowException
 
 from orchestrator.adapters.mlflow_client import make_client, translated
 from orchestrator.adapters.mlflow_names import (
+    BLOCK_METRIC,
     BLOCK_TAG,
     CLOSED_TAG,
     DEAD_TRIAL_TAGS,
@@ -111,24 +112,56 @@ class MlflowTracker:
         that a late cleanup cannot turn a failed trial into a finished one.
         """
         with translated():
-            run = self._client.get_run(run_id)
+            run, status = self._client.get_run(run_id), str(boot.status)
             if CLOSED_TAG in run.data.tags:
-                return
-            self._log_missing_blocks(run, boot.blocks)
-            metrics = _metrics(boot_points(boot))
-            for start in range(0, len(metrics), MAX_BATCH_METRICS):
-                batch = metrics[start : start + MAX_BATCH_METRICS]
-                self._client.log_batch(run_id, metrics=batch)
-            self._log_artifacts(run_id, _boot_artifacts(boot) | dict(artifacts))
-            tags = {STATUS_TAG: str(boot.status), REASON_TAG: boot.reason, CLOSED_TAG: "true"}
-            if boot.fingerprint is not None:
-                tags[FINGERPRINT_TAG] = boot.fingerprint
-            if boot.failure is not None:
-                tags[FAILURE_TAG] = str(boot.failure)
-            self._set_tags(run_id, tags)
+                # An earlier call may have been cut off just before the run's end.
+                status = run.data.tags.get(STATUS_TAG, status)
+            else:
+                self._log_boot(run, boot, artifacts)
             if run.info.status == "RUNNING":
-                status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"
-                self._client.set_terminated(run_id, status=status)
+                ended = "FINISHED" if status == BootStatus.OK else "FAILED"
+                self._client.set_terminated(run_id, status=ended)
+
+    def _log_boot(self, run: Run, boot: Boot, artifacts: Mapping[str, str]) -> None:
+        run_id = run.info.run_id
+        self._log_missing_blocks(run, boot.blocks)
+        metrics = _metrics(boot_points(boot), run.info.start_time)
+        for start in range(0, len(metrics), MAX_BATCH_METRICS):
+            batch = metrics[start : start + MAX_BATCH_METRICS]
+            self._client.log_batch(run_id, metrics=batch)
+        self._log_artifacts(run_id, _boot_artifacts(boot) | dict(artifacts))
+        tags = {STATUS_TAG: str(boot.status), REASON_TAG: boot.reason, CLOSED_TAG: "true"}
+        if boot.fingerprint is not None:
+            tags[FINGERPRINT_TAG] = boot.fingerprint
+        if boot.failure is not None:
+            tags[FAILURE_TAG] = str(boot.failure)
+        self._set_tags(run_id, tags)
+
+    def block_counts(self, study_run_id: str) -> dict[str, int]:
+        """Return how often each block is stored in the runs of a study's trials, by block id.
+
+        A block is a tag with its id and a point of each metric at its index. One that has no point
+        is not there.
+        """
+        with translated():
+            self._client.get_run(study_run_id)
+            counts: Counter[str] = Counter()
+            for run in self._trials(study_run_id):
+                history = self._client.get_metric_history(run.info.run_id, BLOCK_METRIC)
+                points = Counter(point.step for point in history)
+                for key, block_id in run.data.tags.items():
+                    if key.startswith(BLOCK_TAG):
+                        counts[block_id] += points[int(key.removeprefix(BLOCK_TAG))]
+            return dict(counts)
+
+    def _trials(self, study_run_id: str) -> Iterator[Run]:
+        query, page = f"tags.`{PARENT_TAG}` = '{study_run_id}'", None
+        while True:
+            found = self._client.search_runs([self._experiment_id], query, page_token=page)
+            yield from found
+            page = found.token
+            if not page:
+                return
 
     def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:
         """End as FAILED the runs of a study's trials, those with the ids ``kept`` excepted."""
@@ -152,16 +185,28 @@ class MlflowTracker:
         with translated():
             self._close_dead_trials(run_id)
             points = [Point(key=key, value=value) for key, value in metrics.items()]
-            self._client.log_batch(run_id, metrics=_metrics(points))
+            begun_ms = self._client.get_run(run_id).info.start_time
+            self._client.log_batch(run_id, metrics=_metrics(points, begun_ms))
             self._log_artifacts(run_id, artifacts)
             self._set_tags(run_id, tags)
             self._client.set_terminated(run_id, status="FINISHED" if succeeded else "FAILED")
 
     def _close_dead_trials(self, study_run_id: str) -> None:
-        """End what a killed trial could not; a study is closed after the last of its trials."""
-        query = f"tags.`{PARENT_TAG}` = '{study_run_id}' and attributes.status = 'RUNNING'"
-        for run in self._client.search_runs([self._experiment_id], query):
-            self._fail(run, DEAD_TRIAL_TAGS)
+        """End what a killed trial could not; a study is closed after the last of its trials.
+
+        A request whose answer was lost may have made a run beside the one that was used: that goes.
+        """
+        runs = list(self._trials(study_run_id))
+        ended = {run.data.tags.get(TRIAL_TAG) for run in runs if run.info.status != "RUNNING"}
+        for run in runs:
+            if run.info.status != "RUNNING":
+                continue
+            tags = run.data.tags
+            is_empty = not any(key.startswith(BLOCK_TAG) for key in tags)
+            if is_empty and tags.get(TRIAL_TAG) in ended:
+                self._client.delete_run(run.info.run_id)
+            else:
+                self._fail(run, DEAD_TRIAL_TAGS)
 
     def _fail(self, run: Run, tags: Mapping[str, str]) -> None:
         self._set_tags(run.info.run_id, tags)
@@ -192,7 +237,10 @@ class MlflowTracker:
 
     def _find(self, tags: Mapping[str, str]) -> Run | None:
         query = " and ".join(f"tags.`{key}` = {quoted(value)}" for key, value in tags.items())
-        found = self._client.search_runs([self._experiment_id], query, max_results=1)
+        # The oldest: a request to create a run whose answer was lost may have made another one.
+        found = self._client.search_runs(
+            [self._experiment_id], query, max_results=1, order_by=["attributes.start_time ASC"]
+        )
         return found[0] if found else None
 
     def _create(self, name: str, tags: Mapping[str, str]) -> Run:
@@ -217,7 +265,7 @@ class MlflowTracker:
             if block.block_id not in known:
                 self._client.log_batch(
                     run.info.run_id,
-                    metrics=_metrics(block_points(block)),
+                    metrics=_metrics(block_points(block), run.info.start_time),
                     tags=[RunTag(f"{BLOCK_TAG}{block.index}", block.block_id)],
                 )
 
@@ -232,10 +280,14 @@ class MlflowTracker:
             self._client.log_batch(run_id, tags=rows)
 
 
-def _metrics(points: Sequence[Point]) -> list[Metric]:
-    now_ms = int(time.time() * 1000)
+def _metrics(points: Sequence[Point], begun_ms: int) -> list[Metric]:
+    """Return points in MLflow's form, all with the time at which their run began.
+
+    MLflow stores a point once that comes twice with the same time, as after a lost answer; and no
+    clock that jumps puts one block before another, which its step does not.
+    """
     return [
-        Metric(legal_key(point.key), point.value, now_ms, point.step)
+        Metric(legal_key(point.key), point.value, begun_ms, point.step)
         for point in points
         if math.isfinite(point.value)
     ]

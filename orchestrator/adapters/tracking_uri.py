@@ -47,7 +47,7 @@ def check(uri: str, *, num_nodes: int = 1, timeout_s: float = CHECK_TIMEOUT_S) -
     if is_local and num_nodes > 1:
         raise ConfigError(
             "tracking.uri",
-            f"'{shown}' is a file of one machine and {num_nodes} nodes would log to it",
+            f"'{shown}' is a file of one machine, and a driver may run on any of {num_nodes} nodes",
             "start `mlflow server` and give its http:// address",
         )
     path = uri.removeprefix(SQLITE_PREFIX)

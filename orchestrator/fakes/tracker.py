@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -73,6 +74,12 @@ class FakeTracker:
         run.artifacts |= _texts(artifacts)
         if run.status == "RUNNING":
             run.status = "FINISHED" if boot.status is BootStatus.OK else "FAILED"
+
+    def block_counts(self, study_run_id: str) -> Mapping[str, int]:
+        """Return how often each block is stored in the runs of a study's trials, by block id."""
+        self._run(study_run_id)
+        trials = (run for run in self.runs.values() if run.parent_id == study_run_id)
+        return Counter(block_id for run in trials for block_id in run.blocks)
 
     def drop_trials(self, study_run_id: str, kept: Collection[str]) -> None:
         """End as failed the runs of a study's trials, those with the ids ``kept`` excepted."""

@@ -6,10 +6,15 @@ import json
 import pickle
 import shutil
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Metric
 from mlflow_store import EXPERIMENT, MlflowReader, open_store
 from records import block, boot
 from tracker_contract import RegistryContract, Store, TrackerContract
@@ -79,6 +84,81 @@ def test_log_block_invalid_block_shows_as_invalid_and_has_no_score(uri: str, sto
     metrics = store.reader.run(run).metrics
     assert metrics["block/valid"] == 0.0
     assert "block/output_throughput" not in metrics
+
+
+class CutOffError(Exception):
+    """The connection broke, or the driver was killed."""
+
+
+@pytest.mark.parametrize("num_calls", range(1, 20))
+def test_call_that_was_cut_off_anywhere_and_is_made_again_stores_nothing_twice(
+    uri: str, store: Store, num_calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost answer: the request was done, and nobody knows."""
+    study = store.tracker.open_study("s1", "s", {})
+    left = num_calls
+    record = boot(block(0), block(1))
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **rest: Any) -> Any:
+            nonlocal left
+            result = real(*args, **rest)
+            left -= 1
+            if left == 0:
+                raise CutOffError
+            return result
+
+        return call
+
+    names = ("create_run", "log_batch", "log_text", "set_terminated", "search_runs", "get_run")
+    with monkeypatch.context() as patched:
+        for name in names:
+            patched.setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))
+        with suppress(CutOffError):
+            run = store.tracker.open_trial(study, "t1", {"a": 1})
+            store.tracker.log_block(run, block(0))
+            store.tracker.close_trial(run, record, {"a.txt": "x"})
+    run = store.again.open_trial(study, "t1", {"a": 1})
+    store.again.log_block(run, block(0))
+    store.again.close_trial(run, record, {"a.txt": "x"})
+
+    assert store.again.block_counts(study) == {item.block_id: 1 for item in record.blocks}
+    assert store.reader.num_runs() == 2
+    assert store.reader.run(run).status == "FINISHED"
+    client = MlflowReader(uri).client
+    for key in store.reader.run(run).metrics:
+        steps = [point.step for point in client.get_metric_history(run, key)]
+        assert len(steps) == len(set(steps)), key
+
+
+def test_run_that_a_lost_answer_made_beside_the_one_in_use_goes_with_the_studys_end(
+    uri: str, store: Store
+) -> None:
+    study = store.tracker.open_study("s1", "s", {})
+    run = store.tracker.open_trial(study, "t1", {})
+    found = MlflowReader(uri).client.get_run(run)
+    again = MlflowReader(uri).client.create_run(
+        found.info.experiment_id, tags=found.data.tags, start_time=found.info.start_time + 1
+    )
+    assert store.again.open_trial(study, "t1", {}) == run
+    store.tracker.close_trial(run, boot(block(0)), {})
+
+    store.tracker.close_study(study, succeeded=True, tags={}, metrics={}, artifacts={})
+
+    assert store.reader.num_runs() == 2
+    assert MlflowReader(uri).client.get_run(again.info.run_id).info.lifecycle_stage == "deleted"
+    assert store.reader.run(run).status == "FINISHED"
+
+
+def test_block_whose_points_came_without_its_name_is_stored_once(uri: str, store: Store) -> None:
+    """MLflow stores a batch's points before its tags."""
+    run = trial_of(store)
+    begun_ms = MlflowReader(uri).client.get_run(run).info.start_time
+    point = Metric("block/streams", 2.0, begun_ms, 0)
+    MlflowReader(uri).client.log_batch(run, metrics=[point])
+    store.tracker.log_block(run, block(0))
+
+    assert store.reader.run(run).num_blocks == 1
 
 
 def test_close_trial_all_cells_are_retrievable_by_streams_and_by_cell(

@@ -119,6 +119,26 @@ class TrackerContract:
 
         assert store.reader.run(run).num_blocks == 2
 
+    def test_block_counts_has_each_block_of_the_studys_trials(self, store: Store) -> None:
+        study = store.tracker.open_study("s1", "s", {})
+        runs = [store.tracker.open_trial(study, name, {}) for name in ("t1", "t2")]
+        other = store.tracker.open_trial(store.tracker.open_study("s2", "s", {}), "t1", {})
+        assert store.tracker.block_counts(study) == {}
+        for tracker in (store.tracker, store.again):
+            tracker.log_block(runs[0], block(0))
+        bad = block(1, invalid_reason="other traffic")
+        store.tracker.close_trial(runs[0], boot(block(0), bad), {})
+        store.tracker.log_block(runs[1], replace(block(0), block_id="another"))
+        store.tracker.log_block(other, replace(block(0), block_id="elsewhere"))
+
+        assert store.again.block_counts(study) == {
+            block(0).block_id: 1, bad.block_id: 1, "another": 1,
+        }  # fmt: skip
+        store.tracker.log_block(runs[1], block(0))
+        assert store.tracker.block_counts(study)[block(0).block_id] == 2
+        with pytest.raises(TransientError):
+            store.tracker.block_counts("0" * 32)
+
     @pytest.mark.parametrize(
         ("status", "expected"),
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from orchestrator.fakes.board import FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
 from orchestrator.fakes.prover import FakeProver
-from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeNode
 from orchestrator.ports import Finding
 from orchestrator.race_searcher import StudyPlan
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
+from orchestrator.trial_log import TrialLog
+
+Report = Callable[[dict[str, Any]], None]
 
 ARMS = (
     BASELINE,
@@ -59,22 +61,21 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.board = FakeBoard(faults=self.faults)
-        self.tracker = FakeTracker()
-        self.run_id = self.tracker.open_study("study", "study", {})
 
     def boot(
-        self, trial_id: str, config: Mapping[str, Any], tick: Callable[[], None] = lambda: None
+        self, trial_id: str, config: Mapping[str, Any], report: Report = lambda _result: None
     ) -> dict[str, Any]:
-        """Run one trial and return what Tune hands to the searcher.
+        """Run one trial and return what Tune hands to the searcher last.
 
         Args:
             trial_id: Of the trial.
             config: What the searcher asked for.
-            tick: Called between its steps; what it raises ends the trial there.
+            report: Given the result of each block; what it raises ends the trial there.
         """
+        log = TrialLog()
         spec = TrialSpec(
             trial_id=trial_id,
-            study_run_id=self.run_id,
+            study_run_id="run-0",
             arm=from_plain(Arm, config["arm"]),
             replicate=config["replicate"],
             cells=tuple(WEIGHTS),
@@ -86,7 +87,7 @@ class Cluster:
         ports = TrialPorts(
             engine=FakeEngine(self.board),
             load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
-            tracker=self.tracker,
+            tracker=log,
             node=FakeNode(),
             clock=self.board.clock,
             prover=FakeProver(self.findings.get(spec.arm, {})),
@@ -94,13 +95,17 @@ class Cluster:
         trial = Trial(spec, ports, lambda _text: None)
         trial.setup()
         while not trial.ended:
-            tick()
             trial.step()
-        tick()
-        boot = trial.finish()
-        tick()
+            if not trial.ended:
+                report({"text": "", "told": told_of(log)})
+        boot = replace(trial.finish(), run_id=None)
         trial.cleanup()
-        return result_of(boot)
+        return result_of(boot) | {"told": told_of(log)}
+
+
+def told_of(log: TrialLog) -> str:
+    """Return what a trial has told since the last time, as it travels with its results."""
+    return json.dumps([to_plain(entry) for entry in log.take()])
 
 
 def result_of(boot: Boot) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from orchestrator import cli, commands
 from orchestrator.config import CONF_DIR, StudyConfig
-from orchestrator.errors import ConfigError, PromotionError
+from orchestrator.errors import ConfigError, PromotionError, StudyStopped
 from orchestrator.version import VERSION
 
 PROJECT = CONF_DIR.parent
@@ -158,7 +159,8 @@ def test_ray_that_does_not_answer_is_status_2_with_its_address_and_leaves_nothin
     [
         (ConfigError("a", "b", "c"), 2, "error: a: b; c"),
         (PromotionError("did not start"), 1, "error: did not start"),
-        (KeyboardInterrupt(), 1, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (StudyStopped("the study was stopped after 3 boots"), 130, "error: the study was stopped"),
         (RuntimeError("bug"), 1, "Traceback"),
     ],
 )
@@ -187,8 +189,28 @@ def test_interrupted_command_says_what_was_removed_only_where_something_was(
 
     monkeypatch.setattr(commands, command, interrupted)
 
-    assert cli.main([command, DEMO]) == 1
+    assert cli.main([command, DEMO]) == 130
     assert ("were removed" in capsys.readouterr().err) == removes
+
+
+@pytest.mark.parametrize("command", ["study", "promote", "rollback", "sync", "status"])
+def test_sigterm_ends_a_command_in_order(
+    command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back: list[str] = []
+
+    def terminated(_config: StudyConfig, *_rest: object, **_options: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            put_back.append(command)
+        return 0
+
+    monkeypatch.setattr(commands, command, terminated)
+
+    assert cli.main([command, DEMO]) == 130
+    assert put_back == [command]
+    assert "interrupted" in capsys.readouterr().err
 
 
 def _nothing_promoted(_config: StudyConfig, **_options: object) -> int:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from core_samples import make_arm, make_block, make_boot
+from journal_scene import Disk
 
 from orchestrator.conduct import Conduct
 from orchestrator.config import load_config
+from orchestrator.core.journal import Entry
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.events import Printer
 from orchestrator.fakes.tracker import FakeRegistry, FakeTracker
 from orchestrator.fakes.world import FakeClock
+from orchestrator.journal import Journal, StudyState
 from orchestrator.ports import Version
+from orchestrator.study import RaceResult
 
 DEMO = Path("conf/study/demo.yaml")
 WINNER = Version(model_name="specpilot-demo", version=4, config={}, tags={}, run_id="run")
@@ -127,3 +132,71 @@ def test_driver_that_resumes_registers_no_version_twice() -> None:
     assert [number(conduct, arm) for arm in arms] == [1, 2]
     assert [number(conduct, arm) for arm in arms] == [1, 2]
     assert number(replace(conduct, study_id="another"), arms[0]) == 3
+
+
+class AwayTracker(FakeTracker):
+    """A tracker that takes no verdict while it is away."""
+
+    is_away = True
+
+    def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
+        if self.is_away and self.runs:
+            raise TransientError("MLflow: away")
+        return super().open_study(study_id, name, params)
+
+    def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
+        if self.is_away:
+            raise TransientError("MLflow: away")
+        return super().open_trial(study_run_id, trial_id, params)
+
+    def close_study(self, run_id: str, **rest: Any) -> None:
+        if self.is_away:
+            raise TransientError("MLflow: away")
+        super().close_study(run_id, **rest)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_verdict_is_printed_and_kept_where_the_tracker_is_away_and_stored_by_the_next_driver(
+    monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+) -> None:
+    monkeypatch.setattr("orchestrator.conduct.TRACKER_S", 0.01)
+    tracker, sink, nothing = AwayTracker(), StringIO(), cast("Any", None)
+    run_id = tracker.open_study("study", "study", {})
+    disk = Disk(lambda: None)
+    journal = Journal(disk, StudyState(study_id="study", run_id=run_id, asks={}), tracker)
+    told = [] if is_told else [Entry(trial_id="t", block=make_block(make_arm()))]
+    journal.keep({"boots": [], "proofs": {}}, told)
+    config = load_config(DEMO, [])
+    build = config.engine.build
+    prepared: Any = SimpleNamespace(config=config, arms=(replace(make_arm(), engine_build=build),))
+    conduct = Conduct(
+        prepared=prepared,
+        cluster=nothing,
+        study_id="study",
+        run_id=run_id,
+        premises={},
+        champion=None,
+        tracker=tracker,
+        registry=FakeRegistry(),
+        delivery=nothing,
+        printer=Printer(sink=sink, clock=FakeClock(), started_s=0.0),
+        journal=journal,
+    )
+    raced = RaceResult(boots=(), choices={})
+
+    with pytest.raises(TransientError, match="away"):
+        conduct.conclude(raced)
+
+    assert "no boot of any arm has a score" in sink.getvalue()
+    kept = disk.read()
+    assert "no boot of any arm has a score" in kept["verdict"]
+    assert kept["has_verdict"] is False
+    assert tracker.runs[run_id].status == "RUNNING"
+
+    tracker.is_away = False
+    again = Journal(disk, StudyState(**kept), tracker)
+    again.start()
+    assert replace(conduct, journal=again).conclude(raced) is False
+    assert tracker.runs[run_id].status == "FINISHED"
+    assert len(tracker.block_counts(run_id)) == len(told)
+    assert disk.read()["has_verdict"] is True

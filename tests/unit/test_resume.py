@@ -5,226 +5,47 @@ from __future__ import annotations
 import errno
 import io
 import json
-import random
-from collections import Counter
-from collections.abc import Callable, Mapping
+import threading
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from core_samples import BASELINE, make_arm, make_block, make_boot
+from core_samples import make_arm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ray.tune.search import Searcher
-from study_stage import WEIGHTS, Cluster, make_plan, result_of
+from journal_scene import ASKS, ID, PLAN
 
 from orchestrator import cli, commands
 from orchestrator.adapters.study_file import FORMAT, StudyFile, studies_dir
 from orchestrator.config import CONF_DIR, StudyConfig, load_config
-from orchestrator.core.build_verdict import VerdictSettings, decide_builds
-from orchestrator.core.codec import from_plain
-from orchestrator.core.promotion import GateSettings
-from orchestrator.core.proof_gates import ProofDemands, Proofs
-from orchestrator.core.race_state import RaceSettings
-from orchestrator.core.types import Arm, BootStatus, Proof
+from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError, StudyStopped, TransientError
 from orchestrator.events import Printer
-from orchestrator.fakes.board import BootFault, Faults
 from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeClock
+from orchestrator.journal import Journal, StudyState
 from orchestrator.prepare import premises, prepare
 from orchestrator.race_searcher import RaceSearcher
 from orchestrator.resume import (
-    Journal,
-    StudyState,
     asked,
+    load_state,
+    new_study_id,
     read_state,
     require_same,
     take_over,
-    tracked,
     unfinished,
 )
-from orchestrator.study import RaceResult
+from orchestrator.stopping import Stop
 
 DEMO = CONF_DIR / "study" / "demo.yaml"
-BEST, GOOD = make_arm(7, "probabilistic", "block"), make_arm(7, "greedy", "standard")
-PLAN = replace(
-    make_plan((BASELINE, GOOD, BEST), race=RaceSettings(max_boots=12, seed=1)),
-    demands=ProofDemands(),
-)
-ID = "demo-1a2b3c4d-20260101-000000"
-
-
-ASKS: dict[str, Any] = {
-    "configuration": {}, "tracking": {}, "arms": [], "incumbent": None, "premises": {},
-    "proof_workload": "w",
-}  # fmt: skip
 RACE: dict[str, Any] = {
-    "boots": [], "spent_s": [], "lost": [], "cut": [], "trial_ids": [], "choices": [],
-    "passed_s": 1.5, "proofs": {},
+    "boots": [], "spent_s": [], "lost": [], "cut": [], "stopped": [], "trial_ids": [],
+    "choices": [], "passed_s": 1.5, "proofs": {},
 }  # fmt: skip
-
-
-class Killed(BaseException):
-    """The driver is no more."""
-
-
-@dataclass
-class Driver:
-    """A study's drivers, one after the other, each killed wherever the dice say so."""
-
-    seed: int
-    is_whole: bool = False
-    """Whether boots are trials on the fake board; else they are made up, which takes less time."""
-    issued: list[tuple[Arm, int, bool]] = field(default_factory=list)
-    num_kills: int = 0
-
-    def __post_init__(self) -> None:
-        self.rng = random.Random(self.seed)
-        self.cluster = Cluster({GOOD: Faults(boot=BootFault.TRANSIENT, failing_boots=1)})
-        self.tracker = self.cluster.tracker
-        self.disk: str | None = None
-
-    def tick(self) -> None:
-        """Go on, or die here."""
-        if self.num_kills < 8 and self.rng.random() < 0.04:
-            self.num_kills += 1
-            raise Killed
-
-    def keep(self, state: Mapping[str, Any]) -> None:
-        """Write the state; death comes before it or after it, and the file is whole."""
-        self.tick()
-        self.disk = json.dumps(state)
-        self.tick()
-
-    def run(self) -> tuple[RaceSearcher, RaceResult]:
-        """Start drivers until one lives to the end of the race."""
-        while True:
-            with suppress(Killed):
-                return self.drive()
-
-    def drive(self) -> tuple[RaceSearcher, RaceResult]:
-        """Do what the driver does, and Tune in it."""
-        searcher = RaceSearcher(PLAN, lambda _id, _name: None, keep=self.keep)
-        race = None if self.disk is None else json.loads(self.disk)
-        if race is not None:
-            searcher.set_out_from(race)
-        run_id = self.cluster.run_id
-        take_over(StudyState(study_id=ID, run_id=run_id, asks=ASKS, race=race), self.tracker)
-        running: dict[str, dict[str, Any]] = {}
-        num_parallel = 1 + self.seed % 3
-        while True:
-            trial_id = f"{self.rng.getrandbits(32):08x}"
-            config = searcher.suggest(trial_id) if len(running) < num_parallel else None
-            if config == Searcher.FINISHED:
-                break
-            if isinstance(config, dict):
-                arm = from_plain(Arm, config["arm"])
-                self.issued.append((arm, config["replicate"], config["is_proof"]))
-                running[trial_id] = config
-            else:
-                first = next(iter(running))
-                boot = self.cluster.boot if self.is_whole else self.made_up
-                result = boot(first, running.pop(first), self.tick)
-                searcher.on_trial_result(first, result)
-                searcher.on_trial_complete(first, result)
-        raced = RaceResult(boots=searcher.boots, choices=searcher.choices, proofs=searcher.proofs)
-        return searcher, tracked(raced, self.tracker, run_id, lambda _text: None)
-
-    def made_up(
-        self, trial_id: str, config: Mapping[str, Any], tick: Callable[[], None]
-    ) -> dict[str, Any]:
-        """Do with the tracker what a trial does, which goes on where the tracker is away."""
-        rng, arm = self.rng, from_plain(Arm, config["arm"])
-        status = BootStatus.OK if rng.random() < 0.9 else BootStatus.FAILED
-        boot = replace(
-            make_boot(arm, (), replicate=config["replicate"], status=status),
-            trial_id=trial_id,
-            proof=Proof(findings={}) if config["is_proof"] else None,
-        )
-        if rng.random() < 0.9:
-            run_id = self.tracker.open_trial(self.cluster.run_id, trial_id, {})
-            boot = replace(boot, run_id=run_id)
-        for index, cell in enumerate(() if config["is_proof"] else WEIGHTS):
-            tick()
-            seconds = rng.lognormvariate(0, 0.02) / (2 + arm.num_speculative_tokens)
-            tokens = 3000 + rng.randrange(300)
-            block = make_block(
-                arm, cell=cell, seconds_per_token=seconds, tokens=tokens, index=index
-            )
-            block = replace(block, block_id=f"{trial_id}/{index}", boot_id=trial_id)
-            boot = replace(boot, blocks=(*boot.blocks, block))
-            if boot.run_id is not None and rng.random() < 0.9:
-                self.tracker.log_block(boot.run_id, block)
-        tick()
-        if boot.run_id is not None and rng.random() < 0.9:
-            self.tracker.close_trial(boot.run_id, boot, {})
-        tick()
-        return result_of(boot)
-
-
-def assert_counted_once(driver: Driver) -> None:
-    """See that the study ends, and that each boot is there once, whoever was killed before."""
-    searcher, raced = driver.run()
-    boots = {boot.trial_id: boot for boot in (*raced.boots, *raced.proofs)}
-    assert len(boots) == len(raced.boots) + len(raced.proofs)
-    assert len(set(driver.issued)) == len(driver.issued), "a number was used twice"
-    runs = {run.name: run for run in driver.tracker.runs.values() if run.parent_id}
-    assert set(boots) <= set(runs)
-    for name, run in runs.items():
-        if name in boots:
-            is_ok = boots[name].status is BootStatus.OK
-            assert set(run.blocks) == {block.block_id for block in boots[name].blocks}
-            assert run.status == ("FINISHED" if is_ok else "FAILED")
-        else:
-            assert run.status == "FAILED", "it is a dead driver's"
-    blocks = Counter(block for run in runs.values() for block in run.blocks)
-    assert set(blocks.values()) <= {1}
-    found = decide_builds(
-        PLAN.question,
-        raced.boots,
-        settings=VerdictSettings(gates=GateSettings(), confidence=0.95, premises={}),
-        choices=raced.choices,
-        proofs=Proofs(boots=raced.proofs),
-    )
-    assert found.production.kind in ("promote", "keep", "no_difference", "no_result")
-    assert found.production.winner in (None, *(choice.arm for choice in raced.choices.values()))
-    assert searcher.stop_reason
-    assert len(raced.boots) <= PLAN.race.max_boots
-
-
-@pytest.mark.parametrize("batch", range(10))
-def test_study_whose_driver_is_killed_at_any_moment_counts_each_boot_once(batch: int) -> None:
-    """F17, E09, G01: what counts is in the tracker once, by its id, and nothing stays RUNNING."""
-    drivers = [Driver(seed) for seed in range(batch * 30, batch * 30 + 30)]
-    for driver in drivers:
-        assert_counted_once(driver)
-
-    assert sum(driver.num_kills for driver in drivers) > 60
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_study_of_whole_trials_whose_driver_is_killed_counts_each_boot_once(seed: int) -> None:
-    assert_counted_once(Driver(seed, is_whole=True))
-
-
-def test_boots_that_the_tracker_does_not_take_count_all_the_same() -> None:
-    tracker, said = FakeTracker(), list[str]()
-    run_id = tracker.open_study(ID, ID, {})
-    lost, gone = make_boot(BEST, ()), replace(make_boot(GOOD, ()), run_id="deleted")
-    raced = RaceResult(boots=(lost, gone), choices={})
-
-    found = tracked(raced, tracker, run_id, said.append)
-
-    assert [boot.trial_id for boot in found.boots] == [lost.trial_id, gone.trial_id]
-    (run,) = (run for run in tracker.runs.values() if run.parent_id == run_id)
-    assert found.boots[0].run_id == run.run_id
-    assert (run.status, run.params["arm"]) == ("FINISHED", BEST.label)
-    assert len(said) == 1
-    assert gone.trial_id in said[0]
 
 
 def test_tracker_that_does_not_know_the_study_is_refused() -> None:
@@ -245,10 +66,15 @@ def silent(text: str) -> None:
     raise AssertionError(text)
 
 
+def journal_on(file: StudyFile) -> Journal:
+    state = StudyState(study_id=file.study_id, run_id="run-0", asks=ASKS)
+    return Journal(file, state, FakeTracker())
+
+
 def kept(study_id: str = ID, *, has_verdict: bool = False) -> Path:
     """Write the state of a study and let it go; return the file."""
     with StudyFile(study_id, silent) as file:
-        journal = Journal(file, StudyState(study_id=study_id, run_id="run-0", asks=ASKS))
+        journal = journal_on(file)
         journal.keep(RACE)
         assert journal.can_resume
         if has_verdict:
@@ -271,7 +97,7 @@ def test_state_is_read_as_it_was_written_last() -> None:
 
     with StudyFile(ID, silent) as file:
         state = read_state(file)
-        Journal(file, state).keep(RACE | {"passed_s": 2.0})
+        Journal(file, state, FakeTracker()).keep(RACE | {"passed_s": 2.0})
 
     with StudyFile(ID, silent) as file:
         assert read_state(file) == replace(state, race=RACE | {"passed_s": 2.0})
@@ -323,6 +149,7 @@ def written(state: object) -> None:
     path.write_bytes(head + b"\n" + body)
 
 
+RECORDS: dict[str, Any] = {"pending": [], "measured": {}, "runs": {}}
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -330,16 +157,20 @@ anything = st.recursive(
 )
 
 
+KEYS = ["", *ASKS, *RACE, *RECORDS, "asks", "race", "has_verdict", "verdict", "records"]
+
+
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
-@given(state=anything, key=st.sampled_from(["", *ASKS, *RACE, "asks", "race", "has_verdict"]))
+@given(state=anything, key=st.sampled_from(KEYS))
 @pytest.mark.usefixtures("state_dir")
 def test_state_of_a_foreign_shape_with_its_digest_is_refused_in_one_line(
     state: Any, key: str
 ) -> None:
     whole: dict[str, Any] = {
         "study_id": ID, "run_id": "run-0", "asks": ASKS, "has_verdict": False, "race": RACE,
+        "verdict": None, "records": RECORDS,
     }  # fmt: skip
-    for part in ("asks", "race"):
+    for part in ("asks", "race", "records"):
         if key in whole[part]:
             whole[part] = whole[part] | {key: state}
     written(state if not key else whole | ({key: state} if key in whole else {}))
@@ -349,6 +180,7 @@ def test_state_of_a_foreign_shape_with_its_digest_is_refused_in_one_line(
         found = read_state(file)
         require_same(found, ASKS)
         RaceSearcher(PLAN, lambda _id, _name: None).set_out_from(found.race or RACE)
+        Journal(file, found, FakeTracker())
     assert set(unfinished("demo-1a2b3c4d")) <= {ID}
 
 
@@ -372,7 +204,7 @@ def test_study_that_has_its_verdict_and_a_full_disk_is_not_offered(
 
     said: list[str] = []
     with StudyFile(ID, said.append) as file:
-        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks=ASKS))
+        journal = journal_on(file)
         journal.keep(RACE)
         monkeypatch.setattr("os.fsync", full)
         journal.conclude()
@@ -392,10 +224,12 @@ def test_study_that_is_not_known_is_refused(study_id: str) -> None:
 
 
 @pytest.mark.usefixtures("state_dir")
-def test_study_with_its_verdict_is_refused() -> None:
+def test_study_with_its_verdict_is_refused_and_can_be_looked_at() -> None:
     kept(has_verdict=True)
 
     assert "has its verdict" in refusal_of(ID).problem
+    with StudyFile(ID, silent) as file:
+        assert load_state(file).has_verdict
 
 
 @pytest.mark.usefixtures("state_dir")
@@ -416,7 +250,7 @@ def test_state_that_cannot_be_written_is_told_once_and_costs_the_resume_only(
     said: list[str] = []
 
     with StudyFile(ID, said.append) as file:
-        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks=ASKS))
+        journal = journal_on(file)
         for _ in range(3):
             journal.keep(RACE)
             assert not journal.can_resume
@@ -471,7 +305,8 @@ def asks_of(config: StudyConfig, incumbent: Arm | None = None) -> dict[str, Any]
         ("load.streams=[1]", ("load.streams was ", "and is [1]")),
         ("search.num_speculative_tokens=[6]", ("arm ", "is gone")),
         ("engine.args.max_num_seqs=4", ("engine.args.max_num_seqs", "the digest of the engine")),
-        ("search.max_boots=99", ("search.max_boots was ", "and is 99")),
+        ("search.max_boots=9", ("search.max_boots was ", "and is 9")),
+        ("search.max_hours=9", ("search.max_hours was not set and is 9",)),
         ("tracking.experiment=other", ('tracking.experiment was "demo" and is "other"',)),
     ],
 )
@@ -485,6 +320,48 @@ def test_study_that_was_changed_is_refused_in_words(
         require_same(state, asks_of(load_config(DEMO, [*inputs, override])))
     for word in words:
         assert word in caught.value.problem
+
+
+@pytest.mark.usefixtures("state_dir")
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([], ["search.max_boots=99"]),
+        (["search.max_hours=5"], ["search.max_hours=9"]),
+        (["search.max_hours=5"], ["search.max_hours=null", "search.max_boots=99"]),
+    ],
+)
+def test_budget_may_be_raised_until_the_verdict_is_shown(
+    before: list[str], now: list[str], inputs: list[str]
+) -> None:
+    state = StudyState(
+        study_id=ID, run_id="run-0", asks=asks_of(load_config(DEMO, [*inputs, *before]))
+    )
+    more = asks_of(load_config(DEMO, [*inputs, *now]))
+
+    require_same(state, more)
+
+    with pytest.raises(ConfigError, match="max_"):
+        require_same(replace(state, verdict="# Keep"), more)
+    with pytest.raises(ConfigError, match="max_"):
+        require_same(replace(state, asks=more), state.asks)
+    with pytest.raises(ConfigError, match=r"the study that was begun: load\.block_s"):
+        require_same(state, asks_of(load_config(DEMO, [*inputs, *now, "load.block_s=99"])))
+
+
+@pytest.mark.usefixtures("state_dir")
+def test_study_that_begins_has_an_id_of_its_own_though_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.gmtime", lambda: (2026, 1, 1, 0, 0, 0, 3, 1, 0))
+    prepared: Any = SimpleNamespace(study_id="demo-1a2b3c4d")
+
+    ids = []
+    for _ in range(3):
+        ids.append(new_study_id(prepared))
+        kept(ids[-1])
+
+    assert ids == [ID, f"{ID}-2", f"{ID}-3"]
 
 
 @pytest.mark.usefixtures("state_dir")
@@ -553,7 +430,7 @@ def test_end_of_a_study_says_how_to_resume_and_what_could_not_be_closed(*, is_ke
     sink = io.StringIO()
     printer = Printer(sink=sink, clock=FakeClock(), started_s=0.0)
     with StudyFile(ID, silent) as file:
-        journal = Journal(file, StudyState(study_id=ID, run_id="run-0", asks=ASKS))
+        journal = journal_on(file)
         if is_kept:
             journal.keep(None)
         ending: Any = Ending(Away(), journal, printer)
@@ -563,15 +440,45 @@ def test_end_of_a_study_says_how_to_resume_and_what_could_not_be_closed(*, is_ke
     lines = sink.getvalue().splitlines()
     hint = f"to resume: python -m orchestrator study s --resume {ID}"
     assert [line.endswith(hint) for line in lines] == [True, False, False][not is_kept :]
-    assert "MLflow does not answer" in lines[-2]
-    assert "Ray has gone" in lines[-1]
+    assert "Ray has gone" in lines[-2]
+    assert "MLflow does not answer" in lines[-1]
+
+
+@pytest.mark.usefixtures("state_dir")
+def test_end_of_a_study_waits_for_nothing_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped MLflow takes a request and never answers; so may Serve."""
+    monkeypatch.setattr(commands, "CLOSE_S", 0.05)
+    monkeypatch.setattr(commands, "SWEEP_S", 0.05)
+    for_ever = threading.Event()
+
+    class Hanging(FakeTracker):
+        def close_study(self, *_args: Any, **_rest: Any) -> None:
+            for_ever.wait()
+
+    sink = io.StringIO()
+    with StudyFile(ID, silent) as file:
+        journal = journal_on(file)
+        journal.keep(None)
+        journal.keep_verdict("# Keep")
+        ending: Any = Ending(Hanging(), journal, Printer(sink=sink, clock=FakeClock(), started_s=0))
+
+        commands.give_up(ending, TransientError("away"), "again", for_ever.wait)
+
+    lines = sink.getvalue().splitlines()
+    assert len(lines) == 3
+    assert (
+        f"the verdict is kept and the tracker lacks it; to finish: again --resume {ID}" in lines[0]
+    )
+    assert "may be left: no answer within" in lines[1]
+    assert "stays open: no answer within" in lines[2]
+    for_ever.set()
 
 
 def test_end_of_a_study_closes_its_run() -> None:
     tracker = FakeTracker()
     run_id = tracker.open_study(ID, ID, {})
     printer = Printer(sink=io.StringIO(), clock=FakeClock(), started_s=0.0)
-    journal = Journal(StudyFile(ID, silent), StudyState(study_id=ID, run_id=run_id, asks=ASKS))
+    journal = journal_on(StudyFile(ID, silent))
     ending: Any = Ending(tracker, journal, printer, run_id=run_id)
 
     commands.give_up(ending, KeyboardInterrupt(), "again", lambda: None)
@@ -603,7 +510,8 @@ def test_resume_that_cannot_be_is_one_line_and_status_2(
 def test_command_to_resume_with_is_the_one_that_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for: list[tuple[str | None, str]] = []
 
-    def record(_config: StudyConfig, *, resume: str | None, command: str) -> int:
+    def record(_config: StudyConfig, *, resume: str | None, command: str, stop: Stop) -> int:
+        assert not stop.is_asked
         asked_for.append((resume, command))
         return 0
 
