@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.exposure import require_keys
 from orchestrator.core.types import BoardModel
 from orchestrator.errors import ConfigError
 
@@ -262,6 +263,7 @@ class ProductionConfig:
             "does not say where the keys are (and must not be one)",
             "write file:/absolute/path, env:VARIABLE, or open for none",
         )
+        require_keys(self.http_host, self.api_keys)
         require(
             1 <= self.max_streams <= 1000,
             "production.max_streams",

@@ -12,6 +12,7 @@ from orchestrator.adapters.state import content_digests
 from orchestrator.canaries.scored import check_harness, shipped_tasks, task_files
 from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.build_space import build_all_arms
+from orchestrator.core.exposure import is_loopback
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises, World
 from orchestrator.core.proof import budget_note
@@ -91,6 +92,8 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     notes += left_out
     notes += _interpreters(config, must_exist=models_must_exist)
     notes += _proof_budget(config)
+    if not models_must_exist:
+        notes += _reached(config)
     return Prepared(
         config=config,
         arms=arms,
@@ -132,6 +135,17 @@ def _proof_budget(config: StudyConfig) -> list[str]:
     proof = config.proof
     note = budget_note(displacement=proof.displacement, max_tokens=proof.max_tokens)
     return [] if note is None or proof.lossless == "skipped" else [note]
+
+
+def _reached(config: StudyConfig) -> list[str]:
+    production = config.production
+    if is_loopback(production.http_host):
+        return []
+    return [
+        f"production.http_host: '{production.http_host}' is reached from other machines. Clients "
+        f"need a key of {production.api_keys}; Ray must ask for its token (RAY_AUTH_MODE=token), "
+        "which is checked when it is joined"
+    ]
 
 
 def _with_client_default(

@@ -449,3 +449,11 @@ def test_cells_and_weights_that_cannot_be_told_apart_or_added_are_refused(
     with pytest.raises(ConfigError, match=says) as error:
         load_config(CONF_DIR / "study" / "demo.yaml", [override])
     assert error.value.where == where
+
+
+@pytest.mark.parametrize("keys", ["null", "open"])
+def test_route_for_other_machines_without_keys_is_refused(keys: str) -> None:
+    lan = ["production.http_host=0.0.0.0", f"production.api_keys={keys}"]
+    with pytest.raises(ConfigError, match=r"production\.api_keys.*would ask for no key"):
+        load_config(DEMO, lan)
+    load_config(DEMO, [lan[0], "production.api_keys=env:KEYS"])

@@ -91,7 +91,7 @@ ALLOWED: dict[str, set[str]] = {
         *("production_stage", "promotion_course", "promotion_record", "promotion_steps"),
     },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
-    "cluster": {"adapters", "config", "errors"},
+    "cluster": {"adapters", "config", "core", "errors"},
     "compose": {
         *("adapters", "canaries", "config", "core", "errors", "load", "lossless_answers"),
         *("prepare", "prove", "serve_apps", "study_trial", "trial", "version"),
