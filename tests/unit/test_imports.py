@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "config_places": {"core", "errors"},
     "config_load": {"config_places"},
     "config_proof": {"config_places", "core"},
-    "config_engine": {"config_places", "core"},
+    "config_engine": {"config_places", "core", "serve_apps"},
     "config_types": {
         *("config_engine", "config_load", "config_places", "config_proof", "core", "errors"),
     },
