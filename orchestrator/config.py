@@ -8,6 +8,7 @@ the environment for it, and a configuration is stored where everybody reads it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def _overlay(base: Any, layer: Any) -> dict[Any, Any]:
 
 
 def _refuse_filling_in(value: object, key: str) -> None:
-    """Refuse a text that OmegaConf would fill in, and one that it takes for a gap.
+    """Refuse a text that OmegaConf would fill in or takes for a gap, or that no file system holds.
 
     Raises:
         ConfigError: There is one.
@@ -111,6 +112,8 @@ def _refuse_filling_in(value: object, key: str) -> None:
     elif isinstance(value, list):
         for index, below in enumerate(value):
             _refuse_filling_in(below, f"{key}[{index}]")
+    elif isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+        raise ConfigError(key, "has a character that is no text", "write it without")
     elif isinstance(value, str) and ("${" in value or value == "???"):
         raise ConfigError(
             key, "has a dollar before a brace, or is ???, and nothing is filled in here",

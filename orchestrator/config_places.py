@@ -154,6 +154,13 @@ class PolicyConfig:
         )
 
 
+def _holds_secret(uri: str) -> bool:
+    """Return whether an address has a password, or a user that may be a token."""
+    scheme, _, rest = uri.partition("://")
+    user, at, _ = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    return bool(at) and (":" in user or scheme.startswith("http"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackingConfig:
     """Where results go."""
@@ -170,6 +177,13 @@ class TrackingConfig:
         Raises:
             ConfigError: A name is not one that MLflow takes.
         """
+        require(
+            self.uri is None or not _holds_secret(self.uri),
+            "tracking.uri",
+            "holds a password or token, and the configuration is stored",
+            "give MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the whole address as "
+            "MLFLOW_TRACKING_URI, in the environment",
+        )
         require(bool(self.experiment), "tracking.experiment", "is empty", "give a name")
         require(
             bool(re.fullmatch(r"[^/:\s](?:[^/:\n]*[^/:\s])?", self.registered_model)),

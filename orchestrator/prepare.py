@@ -12,10 +12,11 @@ from orchestrator.adapters.state import content_digests
 from orchestrator.canaries.scored import check_harness, shipped_tasks, task_files
 from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.build_space import build_all_arms
-from orchestrator.core.exposure import is_loopback
+from orchestrator.core.exposure import reached_note
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises, World
 from orchestrator.core.proof import budget_note
+from orchestrator.core.remote_code import remote_code, remote_code_note
 from orchestrator.core.sampling import SamplingDefaults, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
@@ -52,7 +53,7 @@ class Prepared:
     """Prompts of the text test of losslessness."""
     study_id: str
     notes: tuple[str, ...]
-    """What could not be checked on this machine."""
+    """What could not be checked on this machine, and what deserves a look."""
     is_sampling_known: bool = True
     """Whether the load says how it samples; a client's default needs the target's folder."""
 
@@ -92,8 +93,7 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     notes += left_out
     notes += _interpreters(config, must_exist=models_must_exist)
     notes += _proof_budget(config)
-    if not models_must_exist:
-        notes += _reached(config)
+    notes += _warnings(config, is_plan=not models_must_exist)
     return Prepared(
         config=config,
         arms=arms,
@@ -137,15 +137,12 @@ def _proof_budget(config: StudyConfig) -> list[str]:
     return [] if note is None or proof.lossless == "skipped" else [note]
 
 
-def _reached(config: StudyConfig) -> list[str]:
+def _warnings(config: StudyConfig, *, is_plan: bool) -> list[str]:
     production = config.production
-    if is_loopback(production.http_host):
-        return []
-    return [
-        f"production.http_host: '{production.http_host}' is reached from other machines. Clients "
-        f"need a key of {production.api_keys}; Ray must ask for its token (RAY_AUTH_MODE=token), "
-        "which is checked when it is joined"
-    ]
+    reached = reached_note(production.http_host, production.api_keys) if is_plan else None
+    builds = [config.engine.of(build) for build in config.engine.build_names]
+    trusted = {remote_code_note(remote_code(build.args)) for build in builds}
+    return [note for note in (reached, *trusted) if note is not None]
 
 
 def _with_client_default(
@@ -367,6 +364,7 @@ def world(prepared: Prepared, build: str) -> World:
     values: dict[str, object] = {
         "engine_build": own.build,
         "engine_args_digest": digest(engine),
+        "remote_code": remote_code(own.args),
         "node_kind": config.node.kind,
         "workload_digest": prepared.workload.digest,
         "sampling": {

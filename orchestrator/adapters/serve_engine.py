@@ -13,7 +13,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from orchestrator.adapters.serve_reaper import Lease
-from orchestrator.core.secrecy import scrub
+from orchestrator.core.secrecy import redact_text, scrub
 from orchestrator.core.types import Arm, EngineFacts
 from orchestrator.errors import InfeasibleArm, TransientError
 from serve_apps.engine import procfs
@@ -103,7 +103,7 @@ class ServeEngine:
         if self._handle is None:
             return deployment_message(self._placement.app_name)
         try:
-            return str(self._call("tail", 80))
+            return redact_text(str(self._call("tail", 80)))
         except TransientError as error:
             return f"the log cannot be read: {error}"
 
@@ -167,11 +167,12 @@ def deployment_message(app_name: str) -> str:
 
 
 def boot_failure(message: str) -> InfeasibleArm | TransientError:
-    """Return the error that a failed boot's message stands for."""
+    """Return the error that a failed boot's message stands for, without secrets."""
     error = boot_error_from_text(message)
     if error is None:
-        return TransientError(f"the engine's application failed: {message.strip()[-2000:]}")
-    text = f"{error.reason}: {error.cause}" if error.cause else error.reason
+        last = redact_text(message.strip())[-2000:]
+        return TransientError(f"the engine's application failed: {last}")
+    text = redact_text(f"{error.reason}: {error.cause}" if error.cause else error.reason)
     return InfeasibleArm(text) if error.kind in _INFEASIBLE else TransientError(text)
 
 

@@ -132,6 +132,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
         base_url=request["url"] + ENDPOINTS[endpoint][1],
         tokenizer=None if is_chat else tokenizer,
         tokenizer_backend=None if is_chat or tokenizer is None else "huggingface",
+        trust_remote_code=False,
         tokenized_requests=not is_chat and tokenizer is not None,
         num_concurrent=request["num_concurrent"],
         max_length=request["max_model_len"],

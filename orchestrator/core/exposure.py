@@ -58,6 +58,17 @@ def require_keys(http_host: str, api_keys: str | None) -> None:
         )
 
 
+def reached_note(http_host: str, api_keys: str | None) -> str | None:
+    """Return the sentence of a plan about a route that others reach; None where they do not."""
+    if is_loopback(http_host):
+        return None
+    return (
+        f"production.http_host: '{http_host}' is reached from other machines. Clients need a key "
+        f"of {api_keys}; Ray must ask for its token (RAY_AUTH_MODE=token), which is checked when "
+        "it is joined"
+    )
+
+
 def require_guarded(found: Exposure) -> None:
     """Check that nothing which others reach is open to them.
 

@@ -25,6 +25,7 @@ HOST = "127.0.0.1"
 _OWNED = frozenset(
     {"model", "host", "port", "uds", "served-model-name", "speculative-config", "api-key"}
 )
+_TRUST = "trust-remote-code"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NUMBER = re.compile(r"-\d*\.?\d+(e[+-]?\d+)?", re.IGNORECASE)
 # Ray writes these into its workers. An engine must not run with them: OMP_NUM_THREADS=1 on a
@@ -80,6 +81,10 @@ class EngineSpec:
         for name in ("model", "served_model_name", "log_path", "launcher"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: must not be empty")
+        for name in ("log_path", "cache_dir"):
+            place = getattr(self, name)
+            if place is not None and not _is_place(place):
+                raise ValueError(f"{name}: must be an absolute path without .., got {place!r}")
         for name in ("boot_timeout_s", "first_completion_timeout_s", "stop_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be above 0, got {getattr(self, name)!r}")
@@ -119,6 +124,8 @@ def argument_fault(name: str, value: object) -> str | None:
     if any(owned.startswith(option) for owned in _OWNED):
         return "is set by specpilot itself"
     items = value if isinstance(value, list) else []
+    if option != _TRUST and _TRUST.startswith(option):
+        return "is the beginning of trust-remote-code: write it out"
     for text in [value, *items]:
         if isinstance(text, str) and not _can_travel(text):
             return "has a character that no command line can carry"
@@ -135,6 +142,11 @@ def variable_fault(name: str, value: object) -> str | None:
     if isinstance(value, str) and not _can_travel(value):
         return "has a character that no environment can carry"
     return None
+
+
+def _is_place(text: str) -> bool:
+    path = Path(text)
+    return path.is_absolute() and ".." not in path.parts and "\0" not in text
 
 
 def _can_travel(text: str) -> bool:
