@@ -213,7 +213,10 @@ class Router:
         headers = {**answer.headers, VERSION_HEADER: answer.app}
         if asked.path == "/v1/models" and answer.status == 200:
             body = b"".join([chunk async for chunk in answer.chunks()])
-            return Response(without_boot_names(body), headers=headers)
+            shown = without_boot_names(body)
+            if shown is None:
+                return _refused(Refusal(502, f"{answer.app} tells no list of models"))
+            return Response(shown, headers=headers)
         headers[READ_TIMEOUT_HEADER] = f"{self._limits.read_timeout_s:g}"
         return Passing(answer, headers, held.pop_all())
 

@@ -160,6 +160,7 @@ HOMES = {
     "triton": {"serve_apps"},
     "lm_eval": {"canaries.harness"},
     "yaml": {"canaries.harness"},
+    "uvicorn": {"serve_apps"},
 }
 """By library: the modules below orchestrator, or serve_apps, that may import it."""
 
