@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,15 @@ class Ports:
     mlflow: int = 0
     dashboard: int = 0
     """Ray's dashboard, job and Serve API."""
+
+
+def allowed_hosts(port: int, names: Sequence[str] = ("127.0.0.1", "localhost")) -> str:
+    """Return what ``mlflow server --allowed-hosts`` takes: these names, with and without the port.
+
+    MLflow's own list has ``10.*``, and so ``10.example.org``: a web page under such a name could
+    read and write the registry from a browser on this machine.
+    """
+    return ",".join(host for name in names for host in (name, f"{name}:{port}"))
 
 
 @dataclass(slots=True)
@@ -260,6 +269,7 @@ class LocalCluster:
                 "--host", "127.0.0.1", "--port", str(self.ports.mlflow), "--workers", "1",
                 "--backend-store-uri", f"sqlite:///{self.state_dir / 'mlflow.db'}",
                 "--artifacts-destination", str(self.state_dir / "artifacts"),
+                "--allowed-hosts", allowed_hosts(self.ports.mlflow),
             ],
         )  # fmt: skip
 

@@ -103,3 +103,34 @@ def test_models_of_an_engine_that_are_no_list_are_502(body: bytes) -> None:
 
     assert reply.status == 502
     assert reply.error["message"] == "v1 tells no list of models"
+
+
+async def dripping(may_end: asyncio.Event):  # type: ignore[no-untyped-def]  # an asynchronous generator
+    yield b"{"
+    await may_end.wait()
+    yield b"}"
+
+
+@pytest.mark.parametrize("patience_s", [0.05, 60.0])
+def test_place_of_a_client_that_drips_goes_to_one_that_asks(
+    patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_apps.router.limits.PATIENCE_S", patience_s)
+    limits = {"max_streams": 3, "body_timeout_s": 30.0}
+
+    async def run() -> tuple[list[Reply], list[Reply]]:
+        router, may_end = router_of({"v1": FakeEngine()}, limits=limits), asyncio.Event()
+        drips = [
+            asyncio.create_task(ask(router, parts=dripping(may_end)))
+            for _ in range(limits["max_streams"])  # type: ignore[call-overload]  # an int
+        ]
+        await asyncio.sleep(0.2)
+        honest = [await ask(router, GOOD) for _ in range(2)]
+        may_end.set()
+        return honest, await asyncio.gather(*drips)
+
+    honest, drips = asyncio.run(run())
+    is_patient = patience_s > 1
+    assert [reply.status for reply in honest] == ([503, 503] if is_patient else [200, 200])
+    ended = [reply.status for reply in drips].count(408)
+    assert ended == (0 if is_patient else 1), "the place that it left is free again"
