@@ -2,8 +2,8 @@
 
     python -m infra.chaos.attack [--connections 100000] [--seconds 15]
 
-One local Ray, the production router, a stand-in engine. Honest clients stream all the time and check
-every token. Meanwhile, one after the other: connections that are opened and left, heads and
+One local Ray, the production router, a stand-in engine. Honest clients stream all the time and
+check every token. Meanwhile, one after the other: connections that are opened and left, heads and
 bodies that drip, clients that read nothing, bodies that are no JSON. A line for each says what was
 done and what the honest clients got. The exit status is 1 when one of them was failed.
 """

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lm_eval.models  # noqa: F401  registers what get_model knows
+import lm_eval.models
 import lm_eval.utils
 import yaml
 from jinja2 import StrictUndefined

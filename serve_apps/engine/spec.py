@@ -72,18 +72,16 @@ class EngineSpec:
 
     def __post_init__(self) -> None:
         """Refuse what the supervisor decides itself."""
-        for name, value in self.args.items():
-            if (fault := argument_fault(name, value)) is not None:
-                raise ValueError(f"args.{name}: {fault}")
-        for name, value in self.env.items():
-            if (fault := variable_fault(name, value)) is not None:
-                raise ValueError(f"env.{name}: {fault}")
+        faults = {f"args.{name}": argument_fault(name, self.args[name]) for name in self.args}
+        faults |= {f"env.{name}": variable_fault(name, self.env[name]) for name in self.env}
+        for where, fault in faults.items():
+            if fault is not None:
+                raise ValueError(f"{where}: {fault}")
         for name in ("model", "served_model_name", "log_path", "launcher"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: must not be empty")
-        for name in ("log_path", "cache_dir"):
-            place = getattr(self, name)
-            if place is not None and not _is_place(place):
+        for name, place in (("log_path", self.log_path), ("cache_dir", self.cache_dir)):
+            if not _is_place(place or "/"):
                 raise ValueError(f"{name}: must be an absolute path without .., got {place!r}")
         for name in ("boot_timeout_s", "first_completion_timeout_s", "stop_timeout_s"):
             if not getattr(self, name) > 0:
@@ -176,8 +174,8 @@ def command(spec: EngineSpec, port: int, boot_id: str) -> list[str]:
     """Return the command line of the engine.
 
     Arguments: True -> `--name`, False -> `--no-name` (vLLM's BooleanOptionalAction), None -> left
-    out, a list -> several values, a dict -> JSON, anything else -> its text. No shell reads it: texts
-    arrive byte for byte.
+    out, a list -> several values, a dict -> JSON, anything else -> its text. No shell reads it:
+    texts arrive byte for byte.
 
     Args:
         spec: What to boot.

@@ -1,7 +1,7 @@
 """Connections of Serve's proxy on which no request comes, or comes for ever.
 
-uvicorn waits without end for the headers of a request, and for as many connections as the process has
-descriptors: after that nobody is let in. Its own limits (``limit_concurrency``, and a time for
+uvicorn waits without end for the headers of a request, and for as many connections as the process
+has descriptors: after that nobody is let in. Its own limits (``limit_concurrency``, and a time for
 kept connections without a byte) are not of that. So the proxy's connections are of a class that
 knows which of them wait: they have a time and a number of bytes for it, and when there are too many
 the one that has waited longest goes. A request that is under way is never touched.

@@ -19,8 +19,8 @@ from mlflow_store import open_store
 from records import block
 from tracker_contract import RegistryContract, Store, TrackerContract
 
-from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from infra.local.cluster import allowed_hosts
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.tracking_uri import check
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.fakes.openai import free_port
@@ -122,7 +122,9 @@ def test_server_of_the_demo_answers_to_its_own_names_only(
     port = int(server.uri.rpartition(":")[2])
     for name in (host, f"{host}:{port}" if host else host):
         connection = HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.putrequest("GET", "/api/2.0/mlflow/experiments/get?experiment_id=0", skip_host=True)
+        connection.putrequest(
+            "GET", "/api/2.0/mlflow/experiments/get?experiment_id=0", skip_host=True
+        )
         connection.putheader("Host", name)
         connection.endheaders()
         assert connection.getresponse().status == status

@@ -222,5 +222,3 @@ def test_what_is_no_http_is_answered_400_and_forgotten() -> None:
 )
 def test_number_of_connections_leaves_descriptors_for_the_rest(soft: int, most: int) -> None:
     assert most_connections(lambda _kind: (soft, soft)) == most
-
-

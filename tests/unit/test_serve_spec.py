@@ -104,7 +104,7 @@ def test_spec_value_that_would_be_read_otherwise_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("A=B", "1"), ("", "1"), ("A", "a\0b"), ("A\0", "")])
 def test_spec_variable_that_no_environment_holds_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match="env."):
+    with pytest.raises(ValueError, match=r"env\."):
         _spec(env={name: value})
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-SOURCES = sorted(
-    path for name in ("orchestrator", "serve_apps", "infra") for path in (PROJECT / name).rglob("*.py")
-)  # fmt: skip
+OURS = ("orchestrator", "serve_apps", "infra")
+SOURCES = sorted(path for name in OURS for path in (PROJECT / name).rglob("*.py"))
 
 SHELLS = {
     *("os.system", "os.popen", "pty.spawn", "asyncio.create_subprocess_shell"),
@@ -21,7 +20,9 @@ STARTERS = {
     *("subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_call"),
     *("subprocess.check_output",),
 }
-UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle", "joblib"}
+UNPICKLERS = {
+    *("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle", "joblib"),
+}
 RUNNERS = {
     *("eval", "exec", "torch.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"),
     *("shutil.unpack_archive",),
