@@ -89,7 +89,6 @@ def join_guarded_ray(config: StudyConfig) -> Cluster:
             name=production.name,
             http_host=production.http_host,
             api_keys=production.api_keys,
-            node_addresses=[n["NodeManagerAddress"] for n in _ray_nodes() if n["Alive"]],
         )
     )
     return cluster

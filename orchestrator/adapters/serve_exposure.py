@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from http.client import HTTPException
-from urllib.parse import urlsplit
 
 from orchestrator.adapters.serve_production import declared_keys, serve_details
 from orchestrator.core.exposure import Exposure
@@ -22,7 +20,6 @@ def exposure(
     name: str,
     http_host: str,
     api_keys: str | None,
-    node_addresses: Sequence[str],
 ) -> Exposure:
     """Return who reaches a running Ray, and what it asks them for.
 
@@ -34,7 +31,6 @@ def exposure(
         name: Name of the router's application.
         http_host: Where Serve will listen if it does not run yet.
         api_keys: Where the study says that the keys are; None leaves what is declared.
-        node_addresses: Of Ray's nodes.
 
     Raises:
         ConfigError: The dashboard does not answer.
@@ -46,7 +42,6 @@ def exposure(
     return Exposure(
         http_host=str(options.get("host", http_host)),
         api_keys=api_keys or declared_keys(details, name),
-        ray_hosts=(*node_addresses, urlsplit(dashboard_url).hostname or ""),
         asks_token=asks_token,
     )
 

@@ -34,8 +34,6 @@ class Exposure:
     """Host that Serve's proxy listens on, or will."""
     api_keys: str | None
     """Where the router finds, or will find, its clients' keys; ``open`` and None ask for none."""
-    ray_hosts: tuple[str, ...]
-    """Addresses of Ray's nodes and of its dashboard."""
     asks_token: bool
     """Whether Ray answers nobody without its token."""
 
@@ -72,18 +70,18 @@ def reached_note(http_host: str, api_keys: str | None) -> str | None:
 def require_guarded(found: Exposure) -> None:
     """Check that nothing which others reach is open to them.
 
+    Ray 2.60's control store, raylets and workers listen on all interfaces, whatever address a node
+    was given, loopback included; so a token is asked for on every network.
+
     Raises:
         ConfigError: Something is.
     """
     require_keys(found.http_host, found.api_keys)
-    if found.asks_token:
-        return
-    reached = [host for host in (found.http_host, *found.ray_hosts) if not is_loopback(host)]
-    if reached:
+    if not found.asks_token:
         raise ConfigError(
             "RAY_AUTH_MODE",
-            f"Ray asks nobody for a token, and other machines reach '{reached[0]}': they can run "
-            "code here",
+            "Ray asks nobody for a token, and its ports listen on all interfaces: whoever reaches "
+            "them can run code here",
             "`ray get-auth-token --generate`, copy ~/.ray/auth_token to all nodes, and start Ray "
             "on them with RAY_AUTH_MODE=token",
         )

@@ -62,9 +62,7 @@ def details(host: str, keys: str | None = None) -> dict[str, Any]:
 
 def look(url: str, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Exposure:
     monkeypatch.setattr(serve_exposure, "serve_details", lambda _url: found)
-    return exposure(
-        url, name="specpilot", http_host="10.0.0.10", api_keys=None, node_addresses=["10.0.0.10"]
-    )
+    return exposure(url, name="specpilot", http_host="10.0.0.10", api_keys=None)
 
 
 @pytest.mark.parametrize(("status", "asks"), [(200, False), (401, True), (403, True), (404, False)])
@@ -75,7 +73,6 @@ def test_ray_asks_for_a_token_if_it_refuses_who_has_none(
     with dashboard(status) as url:
         found = look(url, {}, monkeypatch)
     assert found.asks_token is asks
-    assert found.ray_hosts == ("10.0.0.10", "127.0.0.1")
 
 
 def test_proxy_of_the_environment_does_not_answer_for_ray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +110,6 @@ def test_study_is_refused_before_it_claims_the_cluster(
         raise AssertionError("something was started")
 
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(remote=claimed))
-    monkeypatch.setattr(cluster, "_ray_nodes", list)
     monkeypatch.setattr(serve_exposure, "serve_details", lambda _url: details(host, keys))
     with dashboard(status) as url:
         joined = Cluster(dashboard_url=url, num_trial_nodes=1)
