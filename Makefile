@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict bench-watch audit chaos chaos-promotion clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict bench-watch audit chaos chaos-promotion chaos-attack clean
 .DEFAULT_GOAL := help
 
 help:
@@ -94,6 +94,10 @@ chaos: setup
 # make chaos-promotion    promotions under sixteen streams while their parts are killed
 chaos-promotion: setup
 	$(VENV)/python -m infra.chaos.promotion $(ARGS)
+
+# make chaos-attack    the route under attack while honest clients stream; ARGS="--only 'no JSON'"
+chaos-attack: setup
+	$(VENV)/python -m infra.chaos.attack $(ARGS)
 
 # make clean    remove environments, results and caches
 clean:

@@ -19,9 +19,11 @@ from ray import serve
 from orchestrator.adapters.node_leftovers import end_dead_boots
 from orchestrator.adapters.node_tasks import on_every_node
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX
+from orchestrator.adapters.serve_exposure import exposure
 from orchestrator.adapters.serve_reaper import start_reaper
 from orchestrator.adapters.state import boots_dir
 from orchestrator.config import StudyConfig
+from orchestrator.core.exposure import require_guarded
 from orchestrator.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -103,6 +105,24 @@ def _sigterm_kept() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
+def join_guarded_ray(config: StudyConfig) -> Cluster:
+    """Join the running Ray, if others cannot do so or reach production without asking.
+
+    Raises:
+        ConfigError: They can, or as ``join_ray``.
+    """
+    cluster, production = join_ray(config), config.production
+    require_guarded(
+        exposure(
+            cluster.dashboard_url,
+            name=production.name,
+            http_host=production.http_host,
+            api_keys=production.api_keys,
+        )
+    )
+    return cluster
+
+
 def _require_answer(address: str) -> None:
     """Raise OSError or ValueError where nobody listens: Ray itself would try for many minutes.
 
@@ -142,9 +162,10 @@ def one_study_at_a_time(config: StudyConfig) -> Iterator[None]:
     """Hold the cluster's only claim on trials and production; it ends with this process.
 
     Raises:
-        ConfigError: Another study or promotion holds it, or there is no Ray.
+        ConfigError: Another study or promotion holds it, there is no Ray, or others could reach it
+            or production without being asked for a token or key.
     """
-    join_ray(config)
+    join_guarded_ray(config)
     with claimed():
         yield
 

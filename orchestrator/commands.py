@@ -12,6 +12,7 @@ from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.cluster import (
+    join_guarded_ray,
     join_ray,
     one_study_at_a_time,
     require_free_board,
@@ -252,7 +253,7 @@ def promote(
     prepared = prepare(config, models_must_exist=True)
     config = prepared.config
     if dry_run:
-        tools = delivery(prepared, join_ray(config), registry, printer)
+        tools = delivery(prepared, join_guarded_ray(config), registry, printer)
         printer.lines(tools.decision(version, kind="promote", allow_outage=allow_outage))
         return ExitStatus.DONE
     with one_study_at_a_time(config):

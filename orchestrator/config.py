@@ -2,11 +2,13 @@
 
 A study file names the files it builds on under ``include`` (paths below ``conf/`` without suffix);
 later files win, then the study's own keys, then ``key=value`` overrides. After ``load_config``
-there is no DictConfig anywhere.
+there is no DictConfig anywhere. Nothing is filled in: ``${...}`` is refused. OmegaConf would read
+the environment for it, and a configuration is stored where everybody reads it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
             wrong type, or a check fails.
     """
     layers = [*_layers(path, seen=()), *map(_override, overrides)]
+    for layer in layers:
+        _refuse_filling_in(OmegaConf.to_container(layer, resolve=False), key="")
     try:
         merged = OmegaConf.merge(OmegaConf.structured(StudyConfig), *layers)
         study = OmegaConf.to_object(merged)
@@ -96,6 +100,27 @@ def _overlay(base: Any, layer: Any) -> dict[Any, Any]:
     return result
 
 
+def _refuse_filling_in(value: object, key: str) -> None:
+    """Refuse a text that OmegaConf would fill in or takes for a gap, or that no file system holds.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            _refuse_filling_in(below, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for index, below in enumerate(value):
+            _refuse_filling_in(below, f"{key}[{index}]")
+    elif isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+        raise ConfigError(key, "has a character that is no text", "write it without")
+    elif isinstance(value, str) and ("${" in value or value == "???"):
+        raise ConfigError(
+            key, "has a dollar before a brace, or is ???, and nothing is filled in here",
+            f"write the value, or give it where the study is started: {key}=VALUE",
+        )  # fmt: skip
+
+
 def _layers(path: Path, seen: tuple[Path, ...]) -> Iterator[DictConfig]:
     resolved = path.resolve()
     if resolved in seen:
@@ -108,7 +133,8 @@ def _layers(path: Path, seen: tuple[Path, ...]) -> Iterator[DictConfig]:
         )
     for name in include:
         base = CONF_DIR / f"{name}.yaml"
-        if not base.is_file():
+        leads_out = Path(str(name)).is_absolute() or ".." in Path(str(name)).parts
+        if leads_out or not base.is_file():
             raise ConfigError(
                 "include", f"'{name}' in {path.name} is no file {base}", "name a file below conf"
             )

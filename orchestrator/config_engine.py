@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.config_places import require
 from orchestrator.core.secrecy import require_no_secret
+from serve_apps.engine.spec import argument_fault, variable_fault
 
 _BUILD = re.compile(r"\d+\.\d+\.\d+(\+[a-zA-Z0-9]+([._-][a-zA-Z0-9]+)*)?")
 
@@ -73,9 +74,9 @@ class EngineConfig:
                 f"give the seconds that a boot {what}",
             )
         _check_build("engine", self.build, self.env)
-        for key in ("speculative_config", "served_model_name", "port", "host", "model"):
-            where = f"engine.args.{key}"
-            require(key not in self.args, where, "is set by specpilot itself", "remove it")
+        for key, value in self.args.items():
+            fault = argument_fault(str(key), value)
+            require(fault is None, f"engine.args.{key}", str(fault), "remove or correct it")
         require_no_secret("engine.args", self.args)
         for index, other in enumerate(self.builds):
             _check_build(f"engine.builds[{index}]", other.build, other.env)
@@ -138,3 +139,5 @@ def _check_build(where: str, build: str, env: Mapping[str, object]) -> None:
     for key, value in env.items():
         text = f"{value!r} is not a text"
         require(isinstance(value, str), f"{where}.env.{key}", text, "give a text")
+        fault = variable_fault(str(key), value)
+        require(fault is None, f"{where}.env.{key}", str(fault), "remove or correct it")

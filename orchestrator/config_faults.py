@@ -75,8 +75,6 @@ def _list_fault(hint: Any, value: object, key: str) -> ConfigError | None:
 
 
 def _fits(hint: Any, value: object) -> bool:
-    if isinstance(value, str) and "${" in value:
-        return True
     if typing.get_origin(hint) is Literal:
         return value in typing.get_args(hint)
     if hint is str:

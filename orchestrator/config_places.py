@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.exposure import require_keys
 from orchestrator.core.types import BoardModel
 from orchestrator.errors import ConfigError
 
@@ -162,6 +163,13 @@ class PolicyConfig:
         )
 
 
+def _holds_secret(uri: str) -> bool:
+    """Return whether an address has a password, or a user that may be a token."""
+    scheme, _, rest = uri.partition("://")
+    user, at, _ = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    return bool(at) and (":" in user or scheme.startswith("http"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackingConfig:
     """Where results go."""
@@ -178,6 +186,13 @@ class TrackingConfig:
         Raises:
             ConfigError: A name is not one that MLflow takes.
         """
+        require(
+            self.uri is None or not _holds_secret(self.uri),
+            "tracking.uri",
+            "holds a password or token, and the configuration is stored",
+            "give MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the whole address as "
+            "MLFLOW_TRACKING_URI, in the environment",
+        )
         require(bool(self.experiment), "tracking.experiment", "is empty", "give a name")
         require(
             bool(re.fullmatch(r"[^/:\s](?:[^/:\n]*[^/:\s])?", self.registered_model)),
@@ -271,6 +286,7 @@ class ProductionConfig:
             "does not say where the keys are (and must not be one)",
             "write file:/absolute/path, env:VARIABLE, or open for none",
         )
+        require_keys(self.http_host, self.api_keys)
         require(
             1 <= self.max_streams <= 1000,
             "production.max_streams",

@@ -76,6 +76,6 @@ class Printer:
         print(f"[{passed}{left}] {redact_text(text)}\n", end="", file=self.sink, flush=True)
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Write a report as it is."""
+        """Write a report as it is, but for secrets: some of its words are the engine's."""
         for line in lines:
-            print(line, file=self.sink, flush=True)
+            print(redact_text(line), file=self.sink, flush=True)

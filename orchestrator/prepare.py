@@ -12,9 +12,11 @@ from orchestrator.adapters.state import content_digests
 from orchestrator.canaries.scored import check_harness, shipped_tasks, task_files
 from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
 from orchestrator.core.build_space import build_all_arms
+from orchestrator.core.exposure import reached_note
 from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises, World
 from orchestrator.core.proof import budget_note
+from orchestrator.core.remote_code import remote_code, remote_code_note
 from orchestrator.core.sampling import SamplingDefaults, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
@@ -55,7 +57,7 @@ class Prepared:
     """Prompts of the text test of losslessness."""
     study_id: str
     notes: tuple[str, ...]
-    """What could not be checked on this machine."""
+    """What could not be checked on this machine, and what deserves a look."""
     is_sampling_known: bool = True
     """Whether the load says how it samples; a client's default needs the target's folder."""
 
@@ -95,6 +97,7 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     notes += left_out
     notes += _interpreters(config, must_exist=models_must_exist)
     notes += _proof_budget(config)
+    notes += _warnings(config, is_plan=not models_must_exist)
     return Prepared(
         config=config,
         arms=arms,
@@ -136,6 +139,14 @@ def _proof_budget(config: StudyConfig) -> list[str]:
     proof = config.proof
     note = budget_note(displacement=proof.displacement, max_tokens=proof.max_tokens)
     return [] if note is None or proof.lossless == "skipped" else [note]
+
+
+def _warnings(config: StudyConfig, *, is_plan: bool) -> list[str]:
+    production = config.production
+    reached = reached_note(production.http_host, production.api_keys) if is_plan else None
+    builds = [config.engine.of(build) for build in config.engine.build_names]
+    trusted = {remote_code_note(remote_code(build.args)) for build in builds}
+    return [note for note in (reached, *trusted) if note is not None]
 
 
 def _with_client_default(
@@ -360,6 +371,7 @@ def world(prepared: Prepared, build: str) -> World:
     values: dict[str, object] = {
         "engine_build": own.build,
         "engine_args_digest": digest(engine),
+        "remote_code": remote_code(own.args),
         "node_kind": config.node.kind,
         "workload_digest": prepared.workload.digest,
         "sampling": {

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.core.promise import Promise
 from orchestrator.core.promotion import Gate
+from orchestrator.core.remote_code import RemoteCode, remote_code, remote_code_note
 from orchestrator.core.takeover import PromotionStep, steps_of
 from orchestrator.ports import ProductionState, Version
 from orchestrator.promotion_course import Course
@@ -176,12 +177,19 @@ def format_status(
         lines.append(f"{alias}: {'none' if version is None else describe(version)}")
         if version is not None:
             lines += [f"  {line}" for line in _history(version, is_champion=alias == "champion")]
+            trusted = remote_code_note(_remote_code(version))
+            lines += [] if trusted is None else [f"  {trusted}"]
     if state.router_status is None:
         return [*lines, "production: nothing is declared"]
     lines.append(f"production: {url} is {state.router_status}")
     for app, status in state.engines.items():
         lines.append(f"  {app}: {status}, weight {state.weights.get(app, 0.0):g}")
     return lines
+
+
+def _remote_code(version: Version) -> RemoteCode:
+    args = version.config.get("args")
+    return remote_code(args if isinstance(args, Mapping) else {})
 
 
 def _answer(gate: Gate) -> str:

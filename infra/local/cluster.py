@@ -51,6 +51,15 @@ class Ports:
     """Ray's dashboard, job and Serve API."""
 
 
+def allowed_hosts(port: int, names: Sequence[str] = ("127.0.0.1", "localhost")) -> str:
+    """Return what ``mlflow server --allowed-hosts`` takes: these names, with and without the port.
+
+    MLflow's own list has ``10.*``, and so ``10.example.org``: a web page under such a name could
+    read and write the registry from a browser on this machine.
+    """
+    return ",".join(host for name in names for host in (name, f"{name}:{port}"))
+
+
 @dataclass(slots=True)
 class LocalCluster:
     """A running local cluster; ``stop`` ends all that it started and nothing else."""
@@ -81,6 +90,10 @@ class LocalCluster:
     def _mlflow_host(self) -> str:
         # A node in a network of its own does not reach this machine's loopback.
         return self.addresses[0] if self.prefixes else "127.0.0.1"
+
+    @property
+    def _mlflow_names(self) -> Sequence[str]:
+        return sorted({"localhost", "127.0.0.1", self._mlflow_host})
 
     @property
     def dashboard_url(self) -> str:
@@ -269,6 +282,7 @@ class LocalCluster:
                 "--host", self._mlflow_host, "--port", str(self.ports.mlflow), "--workers", "1",
                 "--backend-store-uri", f"sqlite:///{self.state_dir / 'mlflow.db'}",
                 "--artifacts-destination", str(self.state_dir / "artifacts"),
+                "--allowed-hosts", allowed_hosts(self.ports.mlflow, self._mlflow_names),
             ],
         )  # fmt: skip
 

@@ -10,6 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.secrecy import redact_texts
+
 
 def locked(folder: Path) -> int:
     """Return a descriptor that holds the folder; the kernel frees it with the process.
@@ -32,13 +34,13 @@ def write_kept(file: Path, form: str, state: Mapping[str, Any], *, folder: int) 
     Args:
         file: Its first line names the form and has the digest of the second, the state.
         form: Name and version of what is in the state.
-        state: Plain JSON.
+        state: Plain JSON; of its texts, secrets are left out, as in reasons that an engine gave.
         folder: Descriptor of the file's folder, as ``locked`` returns it.
 
     Raises:
         OSError: It cannot be written.
     """
-    body = json.dumps(state).encode()
+    body = json.dumps(redact_texts(state)).encode()
     head = json.dumps({"format": form, "sha256": sha256(body).hexdigest()}).encode()
     pending = file.with_suffix(".new")
     with pending.open("wb") as stream:

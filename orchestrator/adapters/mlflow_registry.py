@@ -126,7 +126,7 @@ class MlflowRegistry:
 
     def _version(self, found: ModelVersion) -> Version:
         match = re.fullmatch(r"runs:/([0-9a-f]+)/(.+)", found.source or "")
-        if match is None:
+        if match is None or ".." in match[2].split("/") or match[2].startswith("/"):
             raise ConfigError(
                 f"{found.name} version {found.version}",
                 f"its source '{found.source}' is no serving configuration",
@@ -134,7 +134,13 @@ class MlflowRegistry:
             )
         with tempfile.TemporaryDirectory() as folder:
             name = f"{match[2]}/config.json"
-            path = Path(self._client.download_artifacts(match[1], name, folder))
+            path = Path(self._client.download_artifacts(match[1], name, folder)).resolve()
+            if not path.is_relative_to(Path(folder).resolve()):
+                raise ConfigError(
+                    f"{found.name} version {found.version}",
+                    f"its {name} is a link that leads out of its folder",
+                    "put the file itself there",
+                )
             config = _serving_config(path, found)
         return Version(
             model_name=found.name,

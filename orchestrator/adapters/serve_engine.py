@@ -17,7 +17,7 @@ from ray.serve.handle import DeploymentHandle
 from orchestrator.adapters.engine_evidence import EngineLogs, by_ray, ended_engine, failed_boot
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.core.failures import Failure, FailureKind, boot_error
-from orchestrator.core.secrecy import scrub
+from orchestrator.core.secrecy import redact_text, scrub
 from orchestrator.core.types import Arm, EngineFacts
 from orchestrator.errors import TransientError
 from serve_apps.engine import leftovers, procfs
@@ -118,8 +118,8 @@ class ServeEngine:
             return frozenset()
 
     def log_tail(self) -> str:
-        """Return the end of the boot's log."""
-        return "" if self._logs is None else self._logs.tail(self._boot_id)
+        """Return the end of the boot's log, without secrets."""
+        return "" if self._logs is None else redact_text(self._logs.tail(self._boot_id))
 
     def serve_message(self) -> str:
         """Return what Serve says of the engine's deployment; when it failed, what it said then."""

@@ -88,20 +88,17 @@ class ServeProduction:
         entries += [
             engine_entry(name, spec, self._engine_options) for name, spec in engines.items()
         ]
-        declared = _user_config(_applications(details, self._name).get(self._name, {})).get(
-            "api_keys"
-        )
         entries.append(
             router_entry(
                 self._name,
                 weights,
                 route_prefix=self._route,
-                api_keys=self._api_keys or declared,
+                api_keys=self._api_keys or declared_keys(details, self._name),
                 limits=self._limits,
             )
         )
         try:
-            client.deploy_applications({"applications": entries})
+            client.deploy_applications({**_running(details), "applications": entries})
         except RuntimeError as error:
             raise ConfigError("production", f"Serve refuses it: {error}", "see the text") from error
         except (ConnectionError, OSError) as error:
@@ -174,19 +171,53 @@ class ServeProduction:
             raise TransientError(f"{app} does not answer {method}: {reason}") from error
 
     def _client(self) -> ServeSubmissionClient:
-        try:
-            return ServeSubmissionClient(self._dashboard_url)
-        except (ConnectionError, RuntimeError) as error:
-            raise TransientError(
-                f"{self._dashboard_url}: Ray's Serve API does not answer: {error}"
-            ) from error
+        return _client(self._dashboard_url)
 
     def _details(self) -> dict[str, Any]:
-        try:
-            details: dict[str, Any] = self._client().get_serve_details()
-        except (ConnectionError, RuntimeError, OSError) as error:
-            raise TransientError(f"Serve does not answer: {error}") from error
-        return details
+        return serve_details(self._dashboard_url)
+
+
+def _client(dashboard_url: str) -> ServeSubmissionClient:
+    try:
+        return ServeSubmissionClient(dashboard_url)
+    except (ConnectionError, RuntimeError) as error:
+        raise TransientError(
+            f"{dashboard_url}: Ray's Serve API does not answer: {error}"
+        ) from error
+
+
+def serve_details(dashboard_url: str) -> dict[str, Any]:
+    """Return the answer of Serve's ``GET /api/serve/applications/``.
+
+    Raises:
+        TransientError: It does not answer.
+    """
+    try:
+        details: dict[str, Any] = _client(dashboard_url).get_serve_details()
+    except (ConnectionError, RuntimeError, OSError) as error:
+        raise TransientError(f"Serve does not answer: {error}") from error
+    return details
+
+
+def declared_keys(details: Mapping[str, Any], name: str) -> str | None:
+    """Return where the declared router finds its clients' keys; None where nothing is declared.
+
+    Args:
+        details: Of ``serve_details``.
+        name: Name of the router's application.
+    """
+    found = _user_config(_applications(details, name).get(name, {})).get("api_keys")
+    return None if found is None else str(found)
+
+
+def _running(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where Serve listens, for a declaration that finds it gone.
+
+    Serve's API would start it again by its own defaults: on all nodes and all interfaces.
+    """
+    options = details.get("http_options") or {}
+    host, port = options.get("host") or "127.0.0.1", options.get("port", 8000)
+    return {"proxy_location": "HeadOnly", "http_options": {"host": host, "port": port}}
 
 
 def production_state(details: Mapping[str, Any], name: str) -> ProductionState:

@@ -6,6 +6,10 @@ The only place that imports the harness, which brings datasets and pandas; it is
 the task's folder, and imports nothing else of this project. A process runs one task: tasks of one
 run share state of the harness, and the settings of one have overwritten another's.
 
+A task's YAML cannot run code by itself. Its templates are rendered in Jinja's sandbox, which the
+harness does not use, and ``!function`` names a function in a Python file beside it and nothing
+else; the harness would take one of any module that Python finds, ``os.system`` too.
+
 REQUEST.json: ``task`` (path of its YAML), ``url``, ``model``, ``endpoint``, ``tokenizer`` (a folder
 or null), ``limit`` (items or null), ``num_concurrent``, ``max_model_len``, ``timeout_s``. The API
 key comes as OPENAI_API_KEY.
@@ -19,12 +23,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lm_eval.models  # noqa: F401  registers what get_model knows
+import lm_eval.models
+import lm_eval.utils
 import yaml
+from jinja2 import StrictUndefined
+from jinja2.sandbox import SandboxedEnvironment
 from lm_eval.api.registry import get_model
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
@@ -44,11 +53,55 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it has no stubs
     """Reads a task's YAML without running what it names."""
 
 
-def _function(_loader: yaml.SafeLoader, node: yaml.Node) -> dict[str, str]:
-    return {"function": str(node.value)}
+class _Function(dict[str, str]):
+    """What ``!function`` names; a filter of a task is a mapping with this key, too."""
+
+
+def _function(_loader: yaml.SafeLoader, node: yaml.Node) -> _Function:
+    return _Function(function=str(node.value))
 
 
 _Loader.add_constructor("!function", _function)
+_BESIDE = re.compile(r"[^\W\d]\w*\.[^\W\d]\w*")
+
+
+class UnsafeTaskError(Exception):
+    """A task's YAML names code that does not lie beside it."""
+
+
+def loaded(task: Path) -> dict[str, Any]:
+    """Return a task's YAML as it stands, after a look at it and at all that it includes.
+
+    Raises:
+        UnsafeTaskError: It names a function of another place than a file beside it.
+    """
+    asked: dict[str, Any] = yaml.load(task.read_text(encoding="utf-8"), _Loader)
+    for name in _functions(asked):
+        module = name.partition(".")[0]
+        if not _BESIDE.fullmatch(name) or not (task.parent / f"{module}.py").is_file():
+            raise UnsafeTaskError(f"{task.name}: !function {name} is in no Python file beside it")
+    included = asked.get("include", [])
+    for name in included if isinstance(included, list) else [included]:
+        loaded(task.parent / name)
+    return asked
+
+
+def _functions(value: object) -> Iterator[str]:
+    if isinstance(value, _Function):
+        yield value["function"]
+    elif isinstance(value, dict):
+        for below in value.values():
+            yield from _functions(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from _functions(below)
+
+
+def use_sandbox() -> None:
+    """Let the harness render templates where they reach nothing of Python."""
+    sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    sandbox.filters.update(lm_eval.utils.env.filters)
+    lm_eval.utils.env = sandbox
 
 
 def watched(endpoint: str, sent: list[dict[str, Any]]) -> Any:
@@ -69,6 +122,8 @@ def watched(endpoint: str, sent: list[dict[str, Any]]) -> Any:
 
 def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     """Run the task and return what ANSWER.json holds."""
+    asked = loaded(Path(request["task"]))
+    use_sandbox()
     endpoint, tokenizer = request["endpoint"], request["tokenizer"]
     sent: list[dict[str, Any]] = []
     is_chat = endpoint == "chat"
@@ -77,6 +132,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
         base_url=request["url"] + ENDPOINTS[endpoint][1],
         tokenizer=None if is_chat else tokenizer,
         tokenizer_backend=None if is_chat or tokenizer is None else "huggingface",
+        trust_remote_code=False,
         tokenized_requests=not is_chat and tokenizer is not None,
         num_concurrent=request["num_concurrent"],
         max_length=request["max_model_len"],
@@ -95,7 +151,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     first_filter = samples[0]["filter"]
     metric = results["configs"][name]["metric_list"][0]["metric"]
     return {
-        "asked": yaml.load(Path(request["task"]).read_text(encoding="utf-8"), _Loader),
+        "asked": asked,
         "reported": results["configs"][name],
         "sent": sent,
         "metric": metric,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from orchestrator.core.codec import from_plain
+from orchestrator.core.remote_code import RemoteCode
 from orchestrator.errors import ConfigError
 
 WORDS = {
@@ -14,6 +15,7 @@ WORDS = {
     "engine_args_digest": "the digest of the engine arguments",
     "target_digest": "the target model's digest",
     "draft_digest": "the draft model's digest",
+    "remote_code": "code from the model's folder (trust_remote_code)",
     "node_kind": "the kind of node",
     "workload_digest": "the workload's digest",
     "sampling": "the sampling",
@@ -23,7 +25,7 @@ WORDS = {
 }
 """What each premise is, in words."""
 
-SERVED = ("engine_build", "engine_args_digest", "target_digest", "draft_digest")
+SERVED = ("engine_build", "engine_args_digest", "target_digest", "draft_digest", "remote_code")
 """Premises that say what is served; the others say where and how it was measured."""
 
 
@@ -35,6 +37,8 @@ class Premises:
     engine_args_digest: str
     target_digest: str
     draft_digest: str | None
+    remote_code: RemoteCode = "off"
+    """Whether engines run code that comes with the model; earlier versions did not say."""
     node_kind: str
     workload_digest: str
     sampling: Mapping[str, float]

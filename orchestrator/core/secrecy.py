@@ -114,6 +114,18 @@ def redact_text(text: str) -> str:
     return text if shown == found else json.dumps(shown, indent=1 if "\n" in text else None)
 
 
+def redact_texts(value: object) -> object:
+    """Return plain data of our own making with ``(secret)`` for every secret in its texts.
+
+    Names are not judged: they are ours, and a record that is read again needs its values.
+    """
+    if isinstance(value, Mapping):
+        return {redact_text(str(key)): redact_texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_texts(item) for item in value]
+    return redact_text(value) if isinstance(value, str) else value
+
+
 def require_no_secret(where: str, settings: Mapping[str, object]) -> None:
     """Check that settings may be stored as they are, for what is booted from them later.
 

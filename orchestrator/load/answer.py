@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.requests import RequestFault, RequestRecord, TokenSource
-from orchestrator.core.secrecy import hide_key
+from orchestrator.core.secrecy import hide_key, redact_text
 from orchestrator.load.call import Call
 from orchestrator.load.sse import DONE
 
@@ -66,7 +66,7 @@ class Answer:
         """Note what went wrong."""
         self.fault = fault
         # The key first: of one that is cut in two, half would be left.
-        self.error = shorten(one_line(fit_utf8(hide_key(error, self.key))))
+        self.error = shorten(one_line(redact_text(fit_utf8(hide_key(error, self.key)))))
         self.is_done = True
 
     def take(self, events: list[str], now_s: float) -> None:

@@ -64,7 +64,8 @@ def alias_directory() -> Path | None:
     kind = f"plugins-{hashlib.sha256(entries.encode()).hexdigest()[:8]}" if entries else "name"
     root = Path(tempfile.gettempdir()) / f"specpilot-vllm-{kind}-{os.getuid()}-{version}"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if root.stat().st_uid != os.getuid():
+    # Not through a link: whoever made it chose where this writes.
+    if root.is_symlink() or root.stat().st_uid != os.getuid():
         raise PermissionError(f"{root} belongs to another user; remove it or set TMPDIR")
     info = root / f"{_ALIASED}-{version}.dist-info"
     info.mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -30,6 +31,9 @@ HOST = "127.0.0.1"
 _OWNED = frozenset(
     {"model", "host", "port", "uds", "served-model-name", "speculative-config", "api-key"}
 )
+_TRUST = "trust-remote-code"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NUMBER = re.compile(r"-\d*\.?\d+(e[+-]?\d+)?", re.IGNORECASE)
 # Ray writes these into its workers. An engine must not run with them: OMP_NUM_THREADS=1 on a
 # replica of zero CPUs would slow host-side work down without a trace in the arm.
 _NOT_INHERITED = frozenset(
@@ -86,12 +90,17 @@ class EngineSpec:
 
     def __post_init__(self) -> None:
         """Refuse what the supervisor decides itself."""
-        for name in self.args:
-            if name.replace("_", "-") in _OWNED:
-                raise ValueError(f"args.{name}: set by the supervisor, not by an arm")
+        faults = {f"args.{name}": argument_fault(name, self.args[name]) for name in self.args}
+        faults |= {f"env.{name}": variable_fault(name, self.env[name]) for name in self.env}
+        for where, fault in faults.items():
+            if fault is not None:
+                raise ValueError(f"{where}: {fault}")
         for name in ("model", "served_model_name", "log_path", "launcher"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: must not be empty")
+        for name, place in (("log_path", self.log_path), ("cache_dir", self.cache_dir)):
+            if not _is_place(place or "/"):
+                raise ValueError(f"{name}: must be an absolute path without .., got {place!r}")
         for name in (
             *("boot_timeout_s", "boot_silence_s", "first_completion_timeout_s", "stop_timeout_s"),
         ):
@@ -119,6 +128,53 @@ class EngineSpec:
             raise ValueError(f"engine spec: {error}") from error
 
 
+def argument_fault(name: str, value: object) -> str | None:
+    """Return why an arm cannot give an engine this argument; None where it can.
+
+    Args:
+        name: As in ``EngineSpec.args``.
+        value: In JSON types.
+    """
+    if not _NAME.fullmatch(name):
+        return "is no name of an argument"
+    option = name.replace("_", "-").partition(".")[0]
+    # vLLM's parser takes the beginning of a name for the name.
+    if any(owned.startswith(option) for owned in _OWNED):
+        return "is set by specpilot itself"
+    items = value if isinstance(value, list) else []
+    if option != _TRUST and _TRUST.startswith(option):
+        return "is the beginning of trust-remote-code: write it out"
+    for text in [value, *items]:
+        if isinstance(text, str) and not _can_travel(text):
+            return "has a character that no command line can carry"
+    for text in items:
+        if isinstance(text, str) and text.startswith("-") and not _NUMBER.fullmatch(text):
+            return "has an item that would be read as an argument of its own"
+    return None
+
+
+def variable_fault(name: str, value: object) -> str | None:
+    """Return why an engine cannot have this variable in its environment; None where it can."""
+    if not name or "=" in name or not _can_travel(name):
+        return "is no name of a variable"
+    if isinstance(value, str) and not _can_travel(value):
+        return "has a character that no environment can carry"
+    return None
+
+
+def _is_place(text: str) -> bool:
+    path = Path(text)
+    return path.is_absolute() and ".." not in path.parts and "\0" not in text
+
+
+def _can_travel(text: str) -> bool:
+    """Return whether a text is the same on the other side of ``execve``, in UTF-8."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def boot_alias(boot_id: str) -> str:
     """Return the second served model name, by which the answering process proves its boot."""
     return f"{BOOT_ALIAS_PREFIX}{boot_id}"
@@ -143,7 +199,8 @@ def command(spec: EngineSpec, port: int, boot_id: str) -> list[str]:
     """Return the command line of the engine.
 
     Arguments: True -> `--name`, False -> `--no-name` (vLLM's BooleanOptionalAction), None -> left
-    out, a list -> several values, a dict -> JSON, anything else -> its text.
+    out, a list -> several values, a dict -> JSON, anything else -> its text. No shell reads it:
+    texts arrive byte for byte.
 
     Args:
         spec: What to boot.
@@ -172,7 +229,9 @@ def _argument(name: str, value: Json) -> list[str]:
         return [f"--{name}", *map(str, value)]
     if isinstance(value, dict):
         return [f"--{name}", json.dumps(value, sort_keys=True)]
-    return [f"--{name}", str(value)]
+    text = str(value)
+    # What begins with a dash would be read as an argument of its own.
+    return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
 
 
 def environment(spec: EngineSpec, boot_id: str, base_env: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
@@ -25,6 +26,7 @@ from serve_apps.router.limits import (
     MAX_PROBES,
     Limits,
     Room,
+    Senders,
     Take,
     header_refusal,
     read_body,
@@ -52,6 +54,7 @@ MAX_ONGOING_REQUESTS = 1024
 """Of the replica, above MAX_STREAMS: beyond it Serve queues without a word."""
 GRACEFUL_SHUTDOWN_TIMEOUT_S = 60.0
 """How long streams may run on when the replica goes."""
+PLACE_TRIES, PLACE_WAIT_S = 20, 0.01
 RETRY_AFTER_S = 5
 """What a client that finds no room is told: about an answer's time, and short beside a boot."""
 
@@ -101,6 +104,7 @@ class Router:
         self._gate = Gate()
         self._limits = Limits()
         self._streams, self._probes, self._bodies = Room(), Room(), Room()
+        self._senders = Senders()
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Take new weights, keys and limits; requests in flight stay where they are.
@@ -150,7 +154,7 @@ class Router:
                 room, most = self._streams, self._limits.max_streams
                 if path == HEALTH:
                     room, most = self._probes, MAX_PROBES
-                if not held.enter_context(room.share(most))(1):
+                if not await self._has_place(held.enter_context(room.share(most))):
                     return _unavailable(f"{room.taken} requests are under way")
                 body_bytes = max(MAX_BODIES_BYTES, self._limits.max_body_bytes)
             with self._bodies.share(body_bytes) as take:
@@ -159,13 +163,25 @@ class Router:
                     return _refused(asked)
                 return await self._answer(asked, held)
 
+    async def _has_place(self, take: Take) -> bool:
+        """Take a place, from a client that only drips where all are taken."""
+        if take(1):
+            return True
+        if self._senders.end_longest():
+            for _ in range(PLACE_TRIES):
+                await asyncio.sleep(PLACE_WAIT_S)  # until the other one has left
+                if take(1):
+                    return True
+        return False
+
     async def _read(
         self, request: Request, visitor: Visitor, path: str, started_at: float, take: Take
     ) -> _Asked | Refusal:
         streams_at_start = self._streams.taken
         body, fields = b"", dict[str, Any]()
         if request.method == "POST":  # nothing else has a use for one, and /health asks for no key
-            read = await read_body(request, self._limits, take)
+            senders = None if visitor.is_own else self._senders
+            read = await read_body(request, self._limits, take, senders)
             if isinstance(read, Refusal):
                 return read
             found = read_object(read)
@@ -213,7 +229,10 @@ class Router:
         headers = {**answer.headers, VERSION_HEADER: answer.app}
         if asked.path == "/v1/models" and answer.status == 200:
             body = b"".join([chunk async for chunk in answer.chunks()])
-            return Response(without_boot_names(body), headers=headers)
+            shown = without_boot_names(body)
+            if shown is None:
+                return _refused(Refusal(502, f"{answer.app} tells no list of models"))
+            return Response(shown, headers=headers)
         headers[READ_TIMEOUT_HEADER] = f"{self._limits.read_timeout_s:g}"
         return Passing(answer, headers, held.pop_all())
 

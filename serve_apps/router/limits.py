@@ -19,6 +19,8 @@ MAX_PROBES = 16
 """Requests of ``/health`` under way at once: they need no key, and an engine answers each."""
 MAX_BODIES_BYTES = 512 << 20
 """Of clients' bodies in memory at once, 16 of the longest by default: one more is answered 503."""
+PATIENCE_S = 2.0
+"""A client may send its body for so long even where another one waits for its place."""
 # The rest of what was not read is not wanted, and may be long.
 _CLOSE = {"Connection": "close"}
 
@@ -96,6 +98,36 @@ class Room:
             self.taken -= own
 
 
+class Senders:
+    """Clients that are sending their bodies, the one that has been at it longest first.
+
+    A body that drips costs its sender nothing and holds a place. Where all are taken, one that asks
+    whole is worth more than one that has not asked yet.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[asyncio.Timeout, float] = {}
+
+    @contextlib.contextmanager
+    def sending(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Count one for as long as the block runs; ``limit`` is what ends it."""
+        self._since_s[limit] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self._since_s.pop(limit, None)
+
+    def end_longest(self) -> bool:
+        """End the one that has been sending longest; return whether one was ended."""
+        now_s = asyncio.get_running_loop().time()
+        limit, since_s = next(iter(self._since_s.items()), (None, now_s))
+        if limit is None or now_s - since_s < PATIENCE_S:
+            return False
+        del self._since_s[limit]
+        limit.reschedule(now_s)
+        return True
+
+
 def header_refusal(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> Refusal | None:
     """Return a refusal of headers that are too long.
 
@@ -110,28 +142,32 @@ def header_refusal(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> Re
     return Refusal(431, f"the headers have {size} bytes, more than {limits.max_header_bytes}")
 
 
-async def read_body(request: Request, limits: Limits, take: Take) -> bytes | Refusal:
+async def read_body(
+    request: Request, limits: Limits, take: Take, senders: Senders | None = None
+) -> bytes | Refusal:
     """Return the whole body, or why it is not wanted.
 
     Args:
         request: Its body is not read yet.
         limits: Of one body.
         take: Takes room for so many bytes more.
+        senders: Of whom this may be one; None for one that nobody may end.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limits.max_body_bytes:
         return _too_large(limits)
     body = bytearray()  # a list of parts would cost a client's smallest ones many times their size
     try:
-        async with asyncio.timeout(limits.body_timeout_s):
-            async for part in request.stream():
-                if len(body) + len(part) > limits.max_body_bytes:
-                    return _too_large(limits)
-                if not take(len(part)):
-                    return Refusal(503, "bodies of other requests take all room", headers=_CLOSE)
-                body += part
+        async with asyncio.timeout(limits.body_timeout_s) as limit:
+            with contextlib.nullcontext() if senders is None else senders.sending(limit):
+                async for part in request.stream():
+                    if len(body) + len(part) > limits.max_body_bytes:
+                        return _too_large(limits)
+                    if not take(len(part)):
+                        return Refusal(503, "other bodies take all room", headers=_CLOSE)
+                    body += part
     except TimeoutError:
-        text = f"the body was not there after {limits.body_timeout_s:g} s"
+        text = f"the body was not there in time, {limits.body_timeout_s:g} s at most"
         return Refusal(408, text, headers=_CLOSE)
     except ClientDisconnect:
         return Refusal(400, "the client left before its body was there")

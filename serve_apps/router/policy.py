@@ -101,8 +101,14 @@ def error_body(refused: Refusal) -> dict[str, object]:
     return {"error": {"message": refused.message, "type": kind, "param": None, "code": code}}
 
 
-def without_boot_names(body: bytes) -> bytes:
-    """Return the answer of /v1/models without the names by which boots prove their identity."""
-    answer = json.loads(body)
-    cards = [card for card in answer["data"] if not card["id"].startswith(BOOT_ALIAS_PREFIX)]
-    return json.dumps({**answer, "data": cards}).encode()
+def without_boot_names(body: bytes) -> bytes | None:
+    """Return the answer of /v1/models without the names by which boots prove their identity.
+
+    None where it is no such answer: what an engine says else is not for clients.
+    """
+    try:
+        answer = json.loads(body)
+        cards = [c for c in answer["data"] if not str(c["id"]).startswith(BOOT_ALIAS_PREFIX)]
+        return json.dumps({**answer, "data": cards}).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

@@ -1,8 +1,9 @@
-"""What only Serve's proxy can see of a client: whether it reads its answer.
+"""What only Serve's proxy can see of a client: whether it asks, and whether it reads its answer.
 
 A router hands its chunks to Serve, which takes them whether or not the client does; the socket is
 the proxy's. `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve_apps.router.proxy:middlewares` in the
-environment of Ray on the head puts this in front of Serve's own code.
+environment of Ray on the head puts this in front of Serve's own code, and looks after the proxy's
+connections (``connections``): Serve calls ``middlewares`` before it starts its server.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve_apps.router.connections import install
 from serve_apps.router.policy import READ_TIMEOUT_HEADER
 
 logger = logging.getLogger(__name__)
@@ -23,7 +25,8 @@ _NAME = READ_TIMEOUT_HEADER.encode()
 
 
 def middlewares() -> list[Middleware]:
-    """Return what Serve's proxy puts around its application."""
+    """Return what Serve's proxy puts around its application; called once in its process."""
+    install()
     return [Middleware(ReadGuard)]
 
 

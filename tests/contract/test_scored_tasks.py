@@ -89,6 +89,28 @@ def test_task_whose_settings_the_harness_does_not_send_has_no_score(tmp_path: Pa
     assert score.refused == "requests did not carry the stop 'e'"
 
 
+def test_task_with_filters_and_functions_of_its_own_has_a_score(tmp_path: Path) -> None:
+    """A filter is named by the key ``function`` and is none; judging beside the task is."""
+    (tmp_path / "items.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    (tmp_path / "judge.py").write_text(
+        "def mark(doc, results):\n    return {'hit': int(doc['answer'] == results[0])}\n"
+    )
+    (tmp_path / "own.yaml").write_text(
+        FIVE_STOPS.replace("five_stops", "own")
+        .replace('["a", "b", "c", "d", "e"]', '["a"]')
+        .replace('"{{question}}"', "\"{{question | regex_replace('1', '1')}}\"")
+        .replace("exact_match", "hit\n    aggregation: mean\n    higher_is_better: true")
+        + "process_results: !function judge.mark\n"
+        "filter_list:\n  - name: first\n    filter:\n      - function: take_first\n"
+    )
+    item = {"choices": [{"index": 0, "text": "2", "finish_reason": "stop"}]}
+    told = Script(parts=(json.dumps(item).encode(),), content_type="application/json")
+    with scholar(behaviour=lambda _number, _body: told) as server:
+        (score,) = score_tasks(server_at(server), [tmp_path / "own.yaml"])
+
+    assert (score.refused, score.hits, score.total) == (None, 1, 1)
+
+
 def test_task_on_a_server_that_refuses_has_no_score_and_no_key_in_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,3 +128,35 @@ def test_task_on_a_server_that_refuses_has_no_score_and_no_key_in_its_reason(
     assert "400" in score.refused
     assert "no completions here" in score.refused
     assert "planted" not in score.refused
+
+
+RUNS_CODE = {
+    "template": FIVE_STOPS.replace(
+        '"{{question}}"', "\"{{ cycler.__init__.__globals__.os.system('touch MADE') }}\""
+    ),
+    "module": FIVE_STOPS.replace('"{{question}}"', "!function subprocess.getoutput"),
+    "absolute": FIVE_STOPS.replace('"{{question}}"', "!function MADE-other/code.run"),
+    "list": FIVE_STOPS + "  - !function subprocess.getoutput\n",
+    "include": "include: base.yaml\n" + FIVE_STOPS.replace('doc_to_text: "{{question}}"\n', ""),
+    "tag": FIVE_STOPS.replace(
+        '"{{question}}"', "!!python/object/apply:os.system ['touch MADE']"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", RUNS_CODE)
+def test_task_file_cannot_run_code(way: str, tmp_path: Path) -> None:
+    made, other = tmp_path / "made", tmp_path / "made-other"
+    other.mkdir()
+    (other / "code.py").write_text(f"open({str(made)!r}, 'w')\n")
+    task = tmp_path / "five_stops.yaml"
+    task.write_text(RUNS_CODE[way].replace("MADE", str(made)))
+    (tmp_path / "base.yaml").write_text("doc_to_text: !function subprocess.getoutput\n")
+    items = [{f"touch {made}": "", "question": "Is it?", "answer": "yes"}]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+
+    with scholar(behaviour=calculator()) as server:
+        (score,) = score_tasks(server_at(server), [task])
+
+    assert score.refused
+    assert not made.exists()

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 
 import mlflow_store
@@ -18,6 +19,7 @@ from mlflow_store import open_store
 from records import block
 from tracker_contract import RegistryContract, Store, TrackerContract
 
+from infra.local.cluster import allowed_hosts
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.tracking_uri import check
 from orchestrator.errors import ConfigError, TransientError
@@ -27,6 +29,9 @@ START_TIMEOUT_S = 150.0
 """A server imports MLflow in two processes and makes its tables: 45 s on two busy cores."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(START_TIMEOUT_S + 60)]
+
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ def start_server(folder: Path) -> Server:
     command += ["--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder}/ml.db"]
     command += ["--artifacts-destination", str(folder / "artifacts")]
+    command += ["--allowed-hosts", allowed_hosts(port)]
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
@@ -101,6 +107,35 @@ def test_run_url_is_that_of_the_web_page(server: Server, store: Store) -> None:
     url = store.tracker.run_url(study)
     assert url.startswith(f"{server.uri}/#/experiments/")
     assert url.endswith(f"/runs/{study}")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("127.0.0.1", 200), ("localhost", 200), ("evil.example", 403), ("10.evil.example", 403)),
+        *(("10.0.0.10", 403), ("127.0.0.1.evil.example", 403), ("", 403)),
+    ],
+)
+def test_server_of_the_demo_answers_to_its_own_names_only(
+    server: Server, host: str, status: int
+) -> None:
+    port = int(server.uri.rpartition(":")[2])
+    for name in (host, f"{host}:{port}" if host else host):
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.putrequest(
+            "GET", "/api/2.0/mlflow/experiments/get?experiment_id=0", skip_host=True
+        )
+        connection.putheader("Host", name)
+        connection.endheaders()
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+def test_no_list_of_hosts_has_a_star() -> None:
+    assert "*" not in allowed_hosts(5000)
+    for path in sorted(PROJECT.rglob("*.md")) + sorted((PROJECT / "infra").rglob("*.py")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert "*" not in line.partition("--allowed-hosts")[2], path
 
 
 def test_server_that_dies_costs_seconds_and_a_transient_error(server: Server) -> None:

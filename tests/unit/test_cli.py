@@ -361,3 +361,16 @@ def test_output_that_has_no_room_is_told_in_one_line(arguments: list[str]) -> No
         )
     assert done.returncode == 1
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+def test_plan_says_what_a_route_for_other_machines_needs(
+    capsys: Captured, inputs: list[str]
+) -> None:
+    lan = "production.http_host=10.0.0.10"
+    assert cli.main(["plan", DEMO, *inputs, lan]) == 2
+    assert_one_error(capsys, "production.api_keys", "10.0.0.10")
+
+    assert cli.main(["plan", DEMO, *inputs, lan, "production.api_keys=file:/etc/keys"]) == 0
+    said = capsys.readouterr().out
+    assert "a key of file:/etc/keys" in said
+    assert "RAY_AUTH_MODE=token" in said

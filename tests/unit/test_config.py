@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -279,9 +280,50 @@ def test_override_that_is_not_yaml_is_refused_with_its_key(override: str) -> Non
     assert "not YAML" in error.problem
 
 
-def test_interpolation_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^name: .*'nope' not found"):
-        load_config(DEMO, ["name=${nope}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("${nope}", "${seed}", "a ${oc.env:PLANTED} b", r"\${oc.env:PLANTED}", "${oc.decode:'1'}"),
+        *("${oc.env:NOBODY,${oc.env:PLANTED}}", "???"),
+    ],
+)
+@pytest.mark.parametrize(
+    "key", ["name", "engine.args.dtype", "engine.env.A", "engine.args.a.b", "load.temperatures"]
+)
+def test_nothing_is_filled_in_from_the_environment_or_elsewhere(
+    text: str, key: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED", "planted-value")
+    error = refusal(DEMO, f"{key}={json.dumps(text)}")
+    assert error.where == key
+    assert "planted" not in str(error)
+    assert f"{key}=VALUE" in error.remedy
+
+    items = {**LEAST, "tracking": json.dumps({"experiment": [text]})}
+    stated = "".join(f"{name}: {value}\n" for name, value in items.items())
+    assert refusal(write(stated)).where == "tracking.experiment[0]"
+
+
+def test_yaml_runs_no_code(write: Write, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    for tag in ("apply:os.system", "apply:subprocess.getoutput", "object/new:os.system"):
+        for key in ("extra", "name", "include", "<<"):
+            error = refusal(write(f"{key}: !!python/object/{tag} ['touch {made}']\nname: own\n"))
+            assert "is not YAML" in error.problem
+    override = f"name=!!python/object/apply:os.system ['touch {made}']"
+    assert "is not YAML" in refusal(DEMO, override).problem
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "{folder}/outside", "engine/../../outside"])
+def test_include_that_leads_out_of_conf_is_refused(
+    name: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.config.CONF_DIR", tmp_path / "conf")
+    (tmp_path / "conf" / "engine").mkdir(parents=True)
+    (tmp_path / "outside.yaml").write_text("seed: 2\n")
+    error = refusal(write(f"include: ['{name.format(folder=tmp_path)}']\nname: own\n"))
+    assert (error.where, error.remedy) == ("include", "name a file below conf")
 
 
 @pytest.mark.parametrize("key", ["name", "target", "load", "engine", "draft", "node"])
@@ -454,3 +496,11 @@ def test_cells_and_weights_that_cannot_be_told_apart_or_added_are_refused(
     with pytest.raises(ConfigError, match=says) as error:
         load_config(CONF_DIR / "study" / "demo.yaml", [override])
     assert error.value.where == where
+
+
+@pytest.mark.parametrize("keys", ["null", "open"])
+def test_route_for_other_machines_without_keys_is_refused(keys: str) -> None:
+    lan = ["production.http_host=0.0.0.0", f"production.api_keys={keys}"]
+    with pytest.raises(ConfigError, match=r"production\.api_keys.*would ask for no key"):
+        load_config(DEMO, lan)
+    load_config(DEMO, [lan[0], "production.api_keys=env:KEYS"])

@@ -11,6 +11,7 @@ from orchestrator.core.secrecy import (
     is_secret_name,
     redact,
     redact_text,
+    redact_texts,
     require_no_secret,
     scrub,
 )
@@ -118,6 +119,20 @@ def test_redacted_data_keeps_names_nulls_and_forms() -> None:
 def test_text_without_a_secret_is_not_touched(text: str) -> None:
     assert redact_text(text) == text
     assert redact({"a": [text]}) == {"a": [text]}
+
+
+def test_record_of_our_own_keeps_its_values_and_loses_secrets_of_its_texts() -> None:
+    record = {
+        "token_source": "usage",
+        "api_key": "not judged by its name",
+        "errors": {f"no such key: Bearer {PLANTED}": 2},
+        "reasons": [f"--api-key {PLANTED}", None, 1.5],
+    }
+    assert redact_texts(record) == {
+        **record,
+        "errors": {"no such key: (secret)": 2},
+        "reasons": ["--api-key (secret)", None, 1.5],
+    }
 
 
 def test_setting_with_a_secret_is_refused_by_its_key_and_without_its_value() -> None:

@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "config_places": {"core", "errors"},
     "config_load": {"config_places"},
     "config_proof": {"config_places", "core"},
-    "config_engine": {"config_places", "core"},
+    "config_engine": {"config_places", "core", "serve_apps"},
     "config_types": {
         *("config_engine", "config_load", "config_places", "config_proof", "core", "errors"),
     },
@@ -104,7 +104,7 @@ ALLOWED: dict[str, set[str]] = {
         *("production_stage", "promotion_course", "promotion_record", "promotion_steps"),
     },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
-    "cluster": {"adapters", "config", "errors"},
+    "cluster": {"adapters", "config", "core", "errors"},
     "clean": {"adapters", "cluster", "core", "errors"},
     "clean_command": {"clean", "core", "errors"},
     "compose": {
@@ -178,6 +178,7 @@ HOMES = {
     "triton": {"serve_apps"},
     "lm_eval": {"canaries.harness"},
     "yaml": {"canaries.harness"},
+    "uvicorn": {"serve_apps"},
 }
 """By library: the modules below orchestrator, or serve_apps, that may import it."""
 

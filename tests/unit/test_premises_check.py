@@ -253,7 +253,7 @@ def test_command_lists_all_and_is_0_where_everything_stands(
 
     said = capsys.readouterr().out
     assert said.startswith("champion: version 1 of specpilot-demo")
-    assert said.count("    holds      ") == 13
+    assert said.count("    holds      ") == 14
     assert said.count("    stands     ") == 8
     assert "to ask again" not in said
 

@@ -104,7 +104,14 @@ def test_client_that_reads_nothing_is_cut_off_and_the_server_is_told() -> None:
     asyncio.run(run())
 
 
-def test_serve_gets_its_middlewares() -> None:
+def test_serve_gets_its_middlewares_and_its_server_looks_after_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", None)
     (found,) = middlewares()
     assert found.cls is ReadGuard
+    # As Serve makes it, after it has asked for the middlewares.
+    config = uvicorn.Config(lambda: None, factory=True, lifespan="off", log_config=None)
+    config.load()
+    assert config.http_protocol_class.__qualname__.startswith("guarded.")
     assert Limits().read_timeout_s > 0

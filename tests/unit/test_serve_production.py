@@ -148,3 +148,15 @@ def test_own_requests_carry_the_routers_token_and_only_pinned_ones_the_pin(
         "x-specpilot-app": "specpilot-v2",
         "x-specpilot-token": "token-3",
     }
+
+
+def test_declaration_that_finds_serve_gone_does_not_open_it_to_all(api: ServeApi) -> None:
+    """Serve's API would start it again on all interfaces of all nodes."""
+    asked: list[Mapping[str, Any]] = []
+    api.deploy_applications = asked.append  # type: ignore[method-assign]  # only what is asked
+
+    production().declare({}, {})
+
+    (declared,) = asked
+    assert declared["http_options"] == {"host": "127.0.0.1", "port": 8000}
+    assert declared["proxy_location"] == "HeadOnly"

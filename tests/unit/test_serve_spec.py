@@ -62,6 +62,9 @@ def test_command_of_another_build_uses_its_interpreter_and_launcher() -> None:
         (0, ["--a-b", "0"]),
         (0.5, ["--a-b", "0.5"]),
         ("x y", ["--a-b", "x y"]),
+        ("-x", ["--a-b=-x"]),
+        (-1, ["--a-b=-1"]),
+        (["-1", -2.5], ["--a-b", "-1", "-2.5"]),
         (["x", 1], ["--a-b", "x", "1"]),
         ({"k": 1}, ["--a-b", '{"k": 1}']),
     ],
@@ -78,10 +81,31 @@ def test_command_speculative_config_is_json() -> None:
     assert json.loads(_after(argv, "--speculative-config")) == config
 
 
-@pytest.mark.parametrize("name", ["port", "served_model_name", "speculative-config", "host"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("port", "served_model_name", "speculative-config", "host", "api_key", "uds"),
+        # vLLM's parser knows an argument by the beginning of its name, and a dict by its keys.
+        *("hos", "h", "api_k", "speculative_config.num_speculative_tokens", "spec"),
+        *("host=0.0.0.0", "", "-host", "x --host", "a\nb"),
+    ],
+)
 def test_spec_argument_of_the_supervisor_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"args.{name}"):
         _spec(args={name: 1})
+
+
+@pytest.mark.parametrize("value", [["x", "--host", "0.0.0.0"], "a\0b", ["\ud800"], "\ud800"])
+def test_spec_value_that_would_be_read_otherwise_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"args\.a_b"):
+        _spec(args={"a_b": value})
+    assert _spec(args={"a_b": "--host", "compilation_config.level": 3, "hostile": 1}).args
+
+
+@pytest.mark.parametrize(("name", "value"), [("A=B", "1"), ("", "1"), ("A", "a\0b"), ("A\0", "")])
+def test_spec_variable_that_no_environment_holds_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=r"env\."):
+        _spec(env={name: value})
 
 
 def test_spec_survives_json_and_refuses_unknown_keys() -> None:
