@@ -192,7 +192,9 @@ def run_trial(
 ) -> Boot:
     board = FakeBoard()
     load = SpillingLoad(board, block_s=8.0, max_tokens=64)
-    ports = TrialPorts(engine=kind(board), load=load, tracker=tracker, node=FakeNode())
+    ports = TrialPorts(
+        engine=kind(board), load=load, tracker=tracker, node=FakeNode(), clock=FakeClock()
+    )
     trial = Trial(spec, ports, say)
     try:
         trial.setup()
