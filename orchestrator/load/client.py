@@ -159,6 +159,7 @@ class SseClient:
                     answer.take(events, now_s)
                     if answer.is_done:
                         break
+                    decoder.check()
             else:
                 answer.take(decoder.finish(), clock())
         except (ValueError, RecursionError) as error:
