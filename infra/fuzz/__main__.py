@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from infra.fuzz.config_files import config_target
 from infra.fuzz.counters import counters_target
 from infra.fuzz.events import answers_target, bytes_target
 from infra.fuzz.target import HEADER, Target, fuzz
@@ -20,7 +21,8 @@ INPUTS = 1_000_000
 
 def targets() -> dict[str, Target]:
     """Return the targets by name."""
-    return {each.name: each for each in (bytes_target(), answers_target(), counters_target())}
+    found = (bytes_target(), answers_target(), counters_target(), config_target())
+    return {each.name: each for each in found}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = targets()
     parser = argparse.ArgumentParser(prog="python -m infra.fuzz")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(known)}")
-    parser.add_argument("--inputs", type=int, default=INPUTS, help="of each target")
+    parser.add_argument("--inputs", type=int, default=INPUTS, help="of each target; fewer of slow ones")
     parser.add_argument("--seed", type=int, default=0, help="another one makes other inputs")
     options = parser.parse_args(arguments)
     if unknown := set(options.targets) - set(known):
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(HEADER, flush=True)
     faults: list[str] = []
     for name in options.targets or known:
-        tally = fuzz(known[name], options.inputs, options.seed)
+        tally = fuzz(known[name], options.inputs // known[name].cost, options.seed)
         print(tally.row, flush=True)
         faults += [f"{name}: {text}" for text in tally.kept]
     print(*faults, sep="\n", end="\n" if faults else "")

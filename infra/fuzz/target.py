@@ -21,11 +21,13 @@ class Target:
         make: Draws one input; all of its chance is the given source's.
         check: Reads an input and returns what was wrong with the answer, or None. What it raises
             is a crash: errors that the input earned are its business.
+        cost: How many inputs of the plainest target one of this takes the time of.
     """
 
     name: str
     make: Callable[[random.Random], Any]
     check: Callable[[Any], str | None]
+    cost: int = 1
 
 
 @dataclass(slots=True)
