@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.config_engine import BuildConfig, EngineConfig
@@ -51,6 +51,10 @@ __all__ = [
 ]
 
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+_INCLUDED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
+"""A path below ``conf/`` that cannot leave it."""
+_MAX_CHARS = 300
+"""Of a key, or of what is wrong with it, in an error: values may be long."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
@@ -58,8 +62,25 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
 
     Raises:
         ConfigError: A file is missing or not YAML, a key is unknown or missing, a value has the
-            wrong type, or a check fails.
+            wrong type, or a check fails. It is one line, whatever the value is.
     """
+    try:
+        return _composed(path, overrides)
+    except ConfigError as error:
+        where, problem, remedy = map(_line, (error.where, error.problem, error.remedy))
+        raise ConfigError(where or "''", problem, remedy) from error
+
+
+def _line(text: str) -> str:
+    """Return a text as one line of a bearable length."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if len(line) <= _MAX_CHARS:
+        return line
+    half = _MAX_CHARS // 2
+    return f"{line[:half]}...{line[-half:]}"
+
+
+def _composed(path: Path, overrides: Sequence[str]) -> StudyConfig:
     layers = [*_layers(path, seen=()), *map(_override, overrides)]
     for layer in layers:
         _refuse_filling_in(OmegaConf.to_container(layer, resolve=False), key="")
@@ -126,20 +147,33 @@ def _layers(path: Path, seen: tuple[Path, ...]) -> Iterator[DictConfig]:
     if resolved in seen:
         raise ConfigError("include", f"{path} includes itself", "break the circle")
     layer = _read(path)
-    include = layer.pop("include", None) or ListConfig([])
-    if not isinstance(include, ListConfig):
+    for name in _included(layer, path):
+        yield from _layers(CONF_DIR / f"{name}.yaml", (*seen, resolved))
+    yield layer
+
+
+def _included(layer: DictConfig, path: Path) -> list[str]:
+    """Take the names of the files out of a layer that it builds on."""
+    plain = OmegaConf.to_container(layer, resolve=False)
+    assert isinstance(plain, dict)
+    include = plain.get("include") or []
+    if not isinstance(include, list):
         raise ConfigError(
             "include", f"{include!r} in {path.name} is no list", "write it as [engine/cpu]"
         )
     for name in include:
-        base = CONF_DIR / f"{name}.yaml"
-        leads_out = Path(str(name)).is_absolute() or ".." in Path(str(name)).parts
-        if leads_out or not base.is_file():
-            raise ConfigError(
-                "include", f"'{name}' in {path.name} is no file {base}", "name a file below conf"
-            )
-        yield from _layers(base, (*seen, resolved))
-    yield layer
+        if not isinstance(name, str) or not _is_below_conf(name):
+            problem = f"'{name}' in {path.name} is no file {CONF_DIR / f'{name}.yaml'}"
+            raise ConfigError("include", problem, "name a file below conf, as in [engine/cpu]")
+    layer.pop("include", None)
+    return include
+
+
+def _is_below_conf(name: str) -> bool:
+    try:
+        return bool(_INCLUDED.fullmatch(name)) and (CONF_DIR / f"{name}.yaml").is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _read(path: Path) -> DictConfig:

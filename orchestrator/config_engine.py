@@ -81,6 +81,14 @@ class EngineConfig:
         for index, other in enumerate(self.builds):
             _check_build(f"engine.builds[{index}]", other.build, other.env)
         self._check_apart()
+        for name, what in (("stop_timeout_s", "stop"), ("expected_boot_s", "boot")):
+            value = getattr(self, name)
+            require(
+                0 < value < math.inf,
+                f"engine.{name}",
+                f"{value} is not above 0 and finite",
+                f"give the seconds that a {what} takes",
+            )
 
     def _check_apart(self) -> None:
         """Check that no two builds have one name or are one engine."""

@@ -8,6 +8,9 @@ from typing import Literal
 
 from orchestrator.config_places import require
 
+MAX_STREAMS = 65_535
+"""One client has no more ports towards one engine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadConfig:
@@ -80,7 +83,12 @@ class LoadConfig:
             "give at least one concurrency or a request rate",
         )
         for value in self.streams:
-            require(value >= 1, "load.streams", f"{value} is below 1", "give whole numbers from 1")
+            require(
+                1 <= value <= MAX_STREAMS,
+                "load.streams",
+                f"{value} is not 1 to {MAX_STREAMS}",
+                "give whole numbers in that range",
+            )
         for rate in self.request_rates:
             problem = f"{rate} is not above 0 and finite"
             require(0 < rate < math.inf, "load.request_rates", problem, "give arrivals per second")
@@ -126,6 +134,12 @@ class LoadConfig:
             value = getattr(self, name)
             problem = f"{value} is not above 0 and finite"
             require(value is None or 0 < value < math.inf, f"load.{name}", problem, "give seconds")
+        require(
+            self.max_in_flight <= MAX_STREAMS,
+            "load.max_in_flight",
+            f"{self.max_in_flight} is above {MAX_STREAMS}",
+            "give less",
+        )
         for name in ("blocks_per_cell", "block_tokens", "max_in_flight", "warmup_max_tokens"):
             value = getattr(self, name)
             problem = f"{value} is below 1"

@@ -60,6 +60,36 @@ class NodeConfig:
             f"{self.memory_look_s} is not 0.05 to 60",
             "give seconds, such as 1",
         )
+        require(
+            0 <= self.num_gpus < math.inf,
+            "node.num_gpus",
+            f"{self.num_gpus} is no number of GPUs",
+            "give 1 on a board, 0 without one",
+        )
+        if self.board_model is not None:
+            _check_board(self.board_model)
+
+
+def _check_board(board: BoardModel) -> None:
+    for name in ("base_s", "verify_s_per_token", "draft_s"):
+        value = getattr(board, name)
+        require(
+            0 <= value < math.inf, f"node.board_model.{name}", f"{value} is no time", "give seconds"
+        )
+    require(
+        board.base_s + board.verify_s_per_token > 0,
+        "node.board_model",
+        "makes a step that takes no time",
+        "give base_s, verify_s_per_token or both above 0",
+    )
+    for name, least in (("streams", 1), ("depths", 0)):
+        low, high = getattr(board, name)
+        require(
+            least <= low <= high,
+            f"node.board_model.{name}",
+            f"[{low}, {high}] is no range from {least} up",
+            "give the smallest and the largest",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +135,9 @@ class PolicyConfig:
         """Check ranges.
 
         Raises:
-            ConfigError: A tolerance is negative.
+            ConfigError: A value is out of range.
         """
-        require(
-            self.cell_tolerance >= 0,
-            "policy.cell_tolerance",
-            f"{self.cell_tolerance} is negative",
-            "give a share such as 0.05",
-        )
+        self._check_floors()
         require(
             0 <= self.canary_share < 1,
             "policy.canary_share",
@@ -161,6 +186,22 @@ class PolicyConfig:
             f"{self.drift_tolerance} is not 0 to below 1",
             "give a share such as 0.03",
         )
+
+    def _check_floors(self) -> None:
+        """Check what gates compare with: nothing is below NaN, and no gate would say so."""
+        for name, usual in (
+            ("cell_tolerance", "a share such as 0.05"),
+            ("ttft_tolerance", "a share such as 0.1, or null for no gate"),
+            ("min_kv_cache_tokens", "tokens, or null for no floor"),
+            ("min_kv_max_concurrency", "requests, or null for no floor"),
+        ):
+            value = getattr(self, name)
+            require(
+                value is None or 0 <= value < math.inf,
+                f"policy.{name}",
+                f"{value} is negative or no finite number",
+                f"give {usual}",
+            )
 
 
 def _holds_secret(uri: str) -> bool:

@@ -41,6 +41,19 @@ class DraftConfig:
     architecture: str | None = None
     """Name in the draft's ``architectures``; read from the folder where it can be read."""
 
+    def __post_init__(self) -> None:
+        """Check the block.
+
+        Raises:
+            ConfigError: It has no room for a draft.
+        """
+        require(
+            self.block_size is None or self.block_size >= 2,
+            "draft.block_size",
+            f"{self.block_size} is below 2, an anchor and one draft",
+            "give the trained block, or null for the one in the folder",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:

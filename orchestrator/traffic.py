@@ -35,6 +35,8 @@ DURATION_KEYS = {
 UNITLESS_KEYS = ("duration", "latency", "elapsed", "response_time")
 _MILLISECONDS_FROM = 1e11
 """Numbers from here are ms since the epoch: as seconds they would be the year 5138."""
+_MOST_NUMBER = 2**53
+"""No time in milliseconds and no count of tokens is larger."""
 _MOST_TEMPERATURES = 8
 _MOST_UNTOLD = 0.1
 """Share of requests without tokens, 0 to 1, up to which the rest speaks for all."""
@@ -133,7 +135,7 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
         raise ConfigError(
             "traffic LOG", "no request states a temperature", "give --default-temperature"
         )
-    by_tokens = _num_untold(log) <= _MOST_UNTOLD * len(log.requests)
+    by_tokens = _counts_tokens(log, temperatures)
     weights: dict[tuple[int, float], float] = {}
     busy_s = idle_s = request_s = 0.0
     most = 0
@@ -152,7 +154,7 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
                 part = share * (request.output_tokens or 0.0) if by_tokens else span_s
                 key = (streams, temperature)
                 weights[key] = weights.get(key, 0.0) + part
-    total = sum(weights.values())
+    total = math.fsum(weights.values())
     first, last = min(r.start_s for r in log.requests), max(r.end_s for r in log.requests)
     return Profile(
         weights={key: weights[key] / total for key in sorted(weights)},
@@ -162,7 +164,7 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
         idle_share=idle_s / (last - first),
         mean_concurrency=request_s / busy_s,
         most_at_once=most,
-        missing=tuple(_missing(log, temperatures, settings, most)),
+        missing=tuple(_missing(log, temperatures, settings, most, by_tokens=by_tokens)),
     )
 
 
@@ -289,7 +291,7 @@ def _holders(item: Mapping[str, object], within: Sequence[str]) -> Iterator[Mapp
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and value >= 0 else None
+    return float(value) if 0 <= value <= _MOST_NUMBER else None
 
 
 def _temperature(request: LoggedRequest, settings: ProfileSettings) -> float | None:
@@ -327,6 +329,8 @@ def _missing(
     temperatures: Sequence[float | None],
     settings: ProfileSettings,
     most: int,
+    *,
+    by_tokens: bool,
 ) -> Iterator[str]:
     for reason, count in log.skipped.items():
         yield f"{count} of {log.num_lines} lines are left out: {reason}"
@@ -343,7 +347,7 @@ def _missing(
             "(--default-temperature); they count for the concurrency"
         )
     untold = _num_untold(log)
-    if 0 < untold <= _MOST_UNTOLD * num_requests:
+    if untold and by_tokens:
         yield (
             f"{untold} of {num_requests} requests say no output tokens; they count for the "
             "concurrency"
@@ -358,6 +362,16 @@ def _missing(
     distinct = len({value for value in temperatures if value is not None})
     if distinct > _MOST_TEMPERATURES:
         yield f"{distinct} temperatures make as many cells a concurrency (--temperatures)"
+
+
+def _counts_tokens(log: Log, temperatures: Sequence[float | None]) -> bool:
+    """Return whether shares can be of tokens: few requests lack them, and not all with a cell."""
+    told = [
+        request
+        for request, temperature in zip(log.requests, temperatures, strict=True)
+        if temperature is not None and request.output_tokens
+    ]
+    return bool(told) and _num_untold(log) <= _MOST_UNTOLD * len(log.requests)
 
 
 def _num_untold(log: Log) -> int:

@@ -36,7 +36,7 @@ def read_config(path: Path, where: str) -> Mapping[str, Any]:
         raise ConfigError(where, f"'{path}' is no folder here", "give the folder of the model")
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             where, f"'{path}' has no readable config.json ({error})", "give a model's folder"
         ) from error
@@ -210,7 +210,7 @@ def _json_object(file: Path) -> dict[str, Any] | None:
     """Return the object in a file, or None when there is no such file or it holds none."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

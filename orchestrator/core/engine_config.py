@@ -103,7 +103,7 @@ def _on_command_line(value: object) -> object:
     if text.lstrip().startswith("{"):
         try:
             return _reduced(json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             pass  # vLLM will say so
     return _text(text)
 

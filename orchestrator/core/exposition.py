@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
-
+from orchestrator.core.exposition_lines import Sample, samples
 from orchestrator.core.metric_names import PER_POSITION, PROCESS_START, SERIES, created_twin
 from orchestrator.core.types import CounterSnapshot
 from orchestrator.errors import EngineRestarted, MeasurementError
@@ -20,6 +18,8 @@ _SHARES = frozenset({"kv_cache_usage"})
 _VALUES = frozenset(s.name for s in SERIES)
 _CREATED = frozenset(created_twin(s.name) for s in SERIES if s.is_counter)
 _OURS = _VALUES | _CREATED | {PROCESS_START}
+MAX_NUMBER = 2.0**53
+"""From here on a float does not hold every whole number, and a growth would be a wrong one."""
 _MAX_CHARS = 64 * 2**20
 """Far above any engine's exposition, which has some 50,000 an engine."""
 
@@ -87,9 +87,9 @@ def parse_counters(text: str) -> EngineCounters:
         text: Prometheus text exposition, or nothing.
 
     Raises:
-        MeasurementError: The text is no exposition or ends within a line, a value is negative or
-            not finite, a series stands twice, draft positions have gaps, or engines do not publish
-            the same series.
+        MeasurementError: The text is no exposition or ends within a line, a value is negative, not
+            finite or not below ``MAX_NUMBER``, a series stands twice, draft positions have gaps, or
+            engines do not publish the same series.
     """
     if len(text) > _MAX_CHARS:
         raise MeasurementError(f"the engine's metrics have {len(text):,} characters: not of vLLM")
@@ -131,15 +131,13 @@ def delta(before: EngineCounters, after: EngineCounters) -> CounterSnapshot:
 def _read(text: str) -> dict[_Key, float]:
     found: dict[_Key, float] = {}
     try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if sample.name in _OURS:
-                    key = _key(sample)
-                    if key in found:
-                        raise MeasurementError(f"{sample.name} of {_engine(key[1])} stands twice")
-                    found[key] = _value(sample)
-    # Its parser meets broken text with any of these.
-    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        for sample in samples(text):
+            if sample.name in _OURS:
+                key = _key(sample)
+                if key in found:
+                    raise MeasurementError(f"{sample.name} of {_engine(key[1])} stands twice")
+                found[key] = _value(sample)
+    except ValueError as error:
         raise MeasurementError(f"the engine's metrics cannot be read: {error}") from error
     return found
 
@@ -149,12 +147,11 @@ def _key(sample: Sample) -> _Key:
 
 
 def _value(sample: Sample) -> float:
-    value = float(sample.value)
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= sample.value < MAX_NUMBER:
         raise MeasurementError(
-            f"{sample.name} of {_engine(sample.labels.get('engine', ''))} is {value:g}"
+            f"{sample.name} of {_engine(sample.labels.get('engine', ''))} is {sample.value:g}"
         )
-    return value
+    return sample.value
 
 
 def _snapshot(values: Mapping[_Key, float], engine: str) -> CounterSnapshot:

@@ -220,12 +220,13 @@ def parse(data: str) -> dict[str, Any]:
         ValueError: It is no JSON object, or nested too deeply.
     """
     try:
-        item, end = _decode(data)
+        try:
+            item, end = _decode(data)
+        except json.JSONDecodeError:
+            end = -1
         if end != len(data):
+            # Unlike the decoder, it takes white space around.
             item = json.loads(data)
-    except json.JSONDecodeError:
-        # Unlike the decoder, it takes white space in front.
-        item = json.loads(data)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
     if not isinstance(item, dict):

@@ -193,6 +193,7 @@ class SseClient:
                         self._moved_s = _loop_s()
                     if answer.is_done:
                         break
+                    decoder.check()
             else:
                 answer.take(decoder.finish(), clock())
         except (ValueError, RecursionError) as error:

@@ -126,7 +126,7 @@ def read_card(path: Path) -> Card | None:
     try:
         fields = json.loads(text)
         return _card(fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             WHERE, f"{path} is no card of a workload ({error})",
             "delete it and write a new one with: python -m orchestrator workload card FILE.jsonl",

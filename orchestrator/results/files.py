@@ -160,7 +160,7 @@ def _facts(path: Path) -> Mapping[str, object] | None:
         return None
     try:
         found = json.loads(beside.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("decide FILE", f"{beside} cannot be read ({error})", "mend it") from error
     return found if isinstance(found, dict) else None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,19 +134,27 @@ def read_records(path: Path) -> Records:
     """
     content = path.read_bytes()
     line, body = content[:HEADER_BYTES], content[HEADER_BYTES:]
-    try:
-        described = json.loads(line)
-    except ValueError as fault:
-        raise RecordError(f"{path}: does not begin with a header of an audit") from fault
-    if not isinstance(described, dict) or described.get("format") != FORMAT:
+    described = _object(line)
+    if described is None or described.get("format") != FORMAT:
         raise RecordError(f"{path}: does not begin with a header of an audit")
     if described.get("version") != FORMAT_VERSION:
         raise RecordError(f"{path}: version {described.get('version')}, not {FORMAT_VERSION}")
     known = {field.name for field in fields(RecordHeader)}
     values = {name: value for name, value in described.items() if name in known}
-    header = RecordHeader(**{**values, "kinds": tuple(values["kinds"])})
+    try:
+        header = RecordHeader(**{**values, "kinds": tuple(values["kinds"])})
+    except (KeyError, TypeError) as fault:
+        raise RecordError(f"{path}: its header lacks something: {fault}") from fault
     whole = len(body) // ROW.itemsize
     return Records(header=header, rows=np.frombuffer(body, ROW, count=whole))
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,14 +181,20 @@ def attachment(folder: Path) -> Attachment:
     """Return whether an audit attached in any process of the boot that wrote to a folder.
 
     Raises:
+        RecordError: A note does not say whether.
         OSError: A note cannot be read.
     """
-    notes = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("audit-*.json"))]
-    if any(note["attached"] for note in notes):
-        return Attachment(attached=True, why="")
-    if notes:
-        return Attachment(attached=False, why=str(notes[0]["why"]))
-    return Attachment(attached=False, why=UNSEEN)
+    notes = [_note(path) for path in sorted(folder.glob("audit-*.json"))]
+    attached = next((note for note in notes if note.attached), None)
+    return attached or next(iter(notes), Attachment(attached=False, why=UNSEEN))
+
+
+def _note(path: Path) -> Attachment:
+    told = _object(path.read_bytes())
+    if told is None or not isinstance(told.get("attached"), bool):
+        raise RecordError(f"{path}: does not say whether the audit attached")
+    is_attached = bool(told["attached"])
+    return Attachment(attached=is_attached, why="" if is_attached else str(told.get("why", "")))
 
 
 def read_folder(folder: Path) -> tuple[Records, ...]:

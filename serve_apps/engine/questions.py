@@ -13,7 +13,7 @@ async def get_json(http: EngineHttp, path: str, *, timeout_s: float) -> dict[str
     try:
         answer = await http.request("GET", path, timeout_s=timeout_s)
         value = json.loads(answer.body) if answer.status == 200 else None
-    except (*HttpError, ValueError):
+    except (*HttpError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -50,6 +50,6 @@ async def complete_once(
         return f"a completion is answered with HTTP {answer.status}: {text[:300]}"
     try:
         num_tokens = json.loads(text)["usage"]["completion_tokens"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         num_tokens = None
     return None if num_tokens else f"a completion came back without tokens: {text[:300]}"

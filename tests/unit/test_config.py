@@ -176,6 +176,23 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("engine.builds=[{build: 0.28.0, env: {A: '1', B: null}}]", "engine.builds[0].env.B"),
         ("engine.args.port=80", "engine.args.port"),
         ("engine.args.speculative_config={}", "engine.args.speculative_config"),
+        ("engine.stop_timeout_s=.nan", "engine.stop_timeout_s"),
+        ("engine.expected_boot_s=.inf", "engine.expected_boot_s"),
+        ("draft.block_size=1", "draft.block_size"),
+        ("node.num_gpus=.nan", "node.num_gpus"),
+        ("node.num_gpus=-1", "node.num_gpus"),
+        ("node.board_model.base_s=.nan", "node.board_model.base_s"),
+        ("node.board_model.draft_s=-1", "node.board_model.draft_s"),
+        ("node.board_model.verify_s_per_token=.inf", "node.board_model.verify_s_per_token"),
+        ("node.board_model.streams=[0, 4]", "node.board_model.streams"),
+        ("node.board_model.depths=[7, 3]", "node.board_model.depths"),
+        ("policy.cell_tolerance=.inf", "policy.cell_tolerance"),
+        ("policy.ttft_tolerance=.nan", "policy.ttft_tolerance"),
+        ("policy.ttft_tolerance=-1", "policy.ttft_tolerance"),
+        ("policy.min_kv_cache_tokens=-1", "policy.min_kv_cache_tokens"),
+        ("policy.min_kv_max_concurrency=.nan", "policy.min_kv_max_concurrency"),
+        ("load.streams=[65536]", "load.streams"),
+        ("load.max_in_flight=65536", "load.max_in_flight"),
         ("search.max_boots=0", "search.max_boots"),
         ("search.max_hours=0", "search.max_hours"),
         ("search.tolerance=0", "search.tolerance"),
@@ -247,6 +264,42 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
 )
 def test_value_out_of_range_is_refused_with_its_key(override: str, where: str) -> None:
     assert refusal(DEMO, override).where == where
+
+
+def test_board_whose_steps_take_no_time_is_refused() -> None:
+    board = ("node.board_model.base_s=0", "node.board_model.verify_s_per_token=0")
+    assert refusal(DEMO, *board).where == "node.board_model"
+
+
+@pytest.mark.parametrize(
+    "value", ["'a\u2028b'", '"a\\nb"', '"\\u001b[2J"', "x" * 5_000, "9" * 5_000]
+)
+def test_error_is_one_line_of_bearable_length_whatever_the_value(value: str) -> None:
+    text = str(refusal(DEMO, f"engine.platform={value}"))
+
+    assert text.isprintable()
+    assert len(text) < 1_000
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["engine/../engine/cpu", "a\0b", "a" * 300, "a/" * 3_000, "", ".", "engine/", "???"],
+)
+def test_include_that_is_no_file_below_conf_is_refused(write: Write, name: str) -> None:
+    assert refusal(write(json.dumps({"include": [name]}))).where == "include"
+
+
+@pytest.mark.parametrize("up", ["", "../" * len(CONF_DIR.parts)], ids=("absolute", "upwards"))
+def test_include_of_a_file_elsewhere_is_refused(write: Write, tmp_path: Path, up: str) -> None:
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text("seed: 7\n")
+    name = up + str(elsewhere.with_suffix(""))[1 if up else 0 :]
+    assert (CONF_DIR / f"{name}.yaml").is_file()
+
+    error = refusal(write(json.dumps({"include": [name]})))
+
+    assert error.where == "include"
+    assert "is no file" in error.problem
 
 
 def test_key_in_the_place_of_its_source_is_not_repeated() -> None:

@@ -124,7 +124,7 @@ def test_parse_counters_names_that_begin_alike_are_others() -> None:
         ('vllm:generation_tokens_total{engine="3"} NaN\n', "of engine 3 is nan"),
         ("vllm:num_requests_running +Inf\n", "is inf"),
         ("vllm:generation_tokens_total -1\n", "is -1"),
-        (f"vllm:generation_tokens_total 1{'0' * 400}\n", "cannot be read"),
+        (f"vllm:generation_tokens_total 1{'0' * 400}\n", "is inf"),
         (f"vllm:generation_tokens_total 1{'0' * 5000}\n", "is inf"),
         ('vllm:prompt_tokens_total{engine="0"} 1\n' * 2, "of engine 0 stands twice"),
         (
@@ -154,6 +154,75 @@ def test_parse_counters_unreadable_text_is_a_measurement_error(text: str, words:
 def test_parse_counters_endless_text_is_a_measurement_error() -> None:
     with pytest.raises(MeasurementError, match="characters"):
         parse_counters("\n" * (64 * 2**20 + 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm:prompt_tokens_total 5 x 7\n",
+        "vllm:prompt_tokens_total 5 6 7\n",
+        "vllm:prompt_tokens_total 5 # a remark\n",
+        "vllm:prompt_tokens_total 1_0\n",
+        "vllm:prompt_tokens_total \u0661\u0662\n",
+        "vllm:prompt_tokens_total\u00a05\n",
+        "vllm:prompt_tokens_total5\n",
+        'vllm:prompt_tokens_total{engine=,model_name="m"} 5\n',
+        'vllm:prompt_tokens_total{engine="0",engine="1"} 5\n',
+        'vllm:prompt_tokens_total{"vllm:prompt_tokens_total"} 5\n',
+        'vllm:prompt tokens_total{engine="0"} 5\n',
+        '{engine="0"} 5\n',
+    ],
+)
+def test_parse_counters_line_that_is_none_of_the_format_is_named(text: str) -> None:
+    with pytest.raises(MeasurementError, match="cannot be read: line 2 is no sample: '"):
+        parse_counters(f"vllm:generation_tokens_total 1\n{text}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'vllm:prompt_tokens_total{engine="0"}5',
+        'vllm:prompt_tokens_total { engine = "0" , } +5.0 1700000000000',
+        '{"vllm:prompt_tokens_total","engine"="0"} 5e0\r',
+        'vllm:prompt_tokens_total{model_name="a\\\\",engine="0"} 5 # {id="x } 9"} 0.5 1.7e9',
+        '\tvllm:prompt_tokens_total{a="\\"} 7, engine=\\"1\\"",engine="0"}\t5',
+    ],
+)
+def test_parse_counters_any_legal_way_of_writing_is_read(line: str) -> None:
+    assert dict(parse_counters(f"{line}\n")) == {"0": replace(NOTHING, prompt_tokens=5.0)}
+
+
+def test_parse_counters_comments_rename_nothing() -> None:
+    """A type that was damaged, or is another's, must not take a number away or make one."""
+    text = (
+        "# TYPE vllm:num_requests_running counter\n"
+        "vllm:num_requests_running 3\n"
+        "# TYPE vllm:prompt_tokens counter\n"
+        "vllm:prompt_tokens 7\n"
+    )
+    assert parse_counters(text).total == replace(NOTHING, num_requests_running=3.0)
+
+
+def test_parse_counters_number_that_no_float_holds_exactly_is_refused() -> None:
+    most = 2**53 - 1
+    assert parse_counters(f"vllm:prompt_tokens_total {most}\n").total.prompt_tokens == most
+    for value in (most + 1, most + 2, "1e300"):
+        with pytest.raises(
+            MeasurementError, match="prompt_tokens_total of the engine is 9|e\\+300"
+        ):
+            parse_counters(f"vllm:prompt_tokens_total {value}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["#" + " " * 2**20 + "x", 'a{b="' + '\\"' * 2**19 + '"} 1', "a{" + " " * 2**20 + "} 1"],
+    ids=("comment", "escapes", "spaces"),
+)
+def test_parse_counters_long_line_takes_no_square_of_its_length(line: str) -> None:
+    text = f"{line}\nvllm:prompt_tokens_total 5\n"
+    assert parse_counters(text).total.prompt_tokens == 5
+    with pytest.raises(MeasurementError, match="line 1 is no sample"):
+        parse_counters(f"{line.removeprefix('#')} x\n")
 
 
 LINE = st.one_of(

@@ -96,6 +96,54 @@ def test_decoder_event_without_end_is_refused_before_it_fills_the_memory() -> No
         feed()
 
 
+def test_decoder_event_of_empty_data_lines_without_end_is_refused() -> None:
+    decoder = SseDecoder()
+    read = b"data\n" * (1 << 18)
+
+    def feed() -> None:
+        for _ in range(2 * MAX_EVENT_BYTES // len(read)):
+            decoder.feed(read)
+
+    with pytest.raises(ValueError, match="an event of more than"):
+        feed()
+
+
+ENDLESS_LINE = b"x" * (MAX_EVENT_BYTES + 1) + b"\n"
+ENDLESS_EVENT = (b"data: " + b"x" * (MAX_EVENT_BYTES // 2) + b"\n") * 2 + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (b"data: \xff\n\n", "invalid start byte"),
+        (ENDLESS_LINE, "a line of more than"),
+        (ENDLESS_EVENT, "an event of more than"),
+        (b": \xff\n" + ENDLESS_LINE, "invalid start byte"),
+        (ENDLESS_EVENT + b": \xff\n", "an event of more than"),
+    ],
+    ids=("utf-8", "line", "event", "utf-8 first", "event first"),
+)
+@pytest.mark.parametrize("size", [1 << 16, 1 << 30], ids=("reads", "one read"))
+def test_decoder_fault_comes_behind_the_events_in_front_of_it_whatever_the_reads(
+    size: int, fault: bytes, words: str
+) -> None:
+    stream = b"data: a\n\ndata: [DONE]\n\n" + fault + b"data: b\n\n"
+    decoder = SseDecoder()
+    events: list[str] = []
+
+    def feed() -> None:
+        for at in range(0, len(stream), size):
+            events.extend(decoder.feed(stream[at : at + size]))
+            decoder.check()
+
+    with pytest.raises(ValueError, match=words):
+        feed()
+    assert events == ["a", "[DONE]"]
+    for later in (lambda: decoder.feed(b"data: c\n\n"), decoder.finish, decoder.check):
+        with pytest.raises(ValueError, match=words):
+            later()
+
+
 def test_decoder_many_events_in_one_read_all_count() -> None:
     assert len(decode([b"data: x\n\n" * 100_000])) == 100_000
 

@@ -73,6 +73,23 @@ def test_a_few_requests_without_tokens_count_for_the_concurrency_only() -> None:
     assert not more.by_tokens
 
 
+def test_tokens_of_requests_without_a_cell_do_not_make_shares() -> None:
+    """All tokens are of requests without a temperature; nothing is divided by zero."""
+    unplaced = [{**request(20 * n, 20 * n + 10, **usage(100)), "body": {}} for n in range(9)]
+    found = profile(log_of(*unplaced, request(0, 10)), ProfileSettings())
+
+    assert not found.by_tokens
+    assert found.weights == {(2, 0.7): 1.0}
+    assert any("shares are of the requests' time" in text for text in found.missing)
+
+
+@pytest.mark.parametrize("number", [10**400, 1e300, 2**53 + 1])
+def test_read_log_number_that_is_no_time_and_no_count_is_none(number: float) -> None:
+    assert log_of(request(0, number)).requests == ()
+    (found,) = log_of({**request(0, 1), "completion_tokens": number}).requests
+    assert found.output_tokens is None
+
+
 @pytest.mark.parametrize(
     "times",
     [
