@@ -8,7 +8,7 @@ import signal
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +113,30 @@ def assert_counts_each_boot_once(cluster: LocalCluster, before: dict[str, Any]) 
     assert study.info.status == "FINISHED"
     assert study.data.tags["specpilot.study_id"] == before["study_id"]
     runs = {run.info.run_id: run for run in children_of(client, after["run_id"])}
-    counted = {boot["run_id"]: boot for boot in boots}
+    counted = {after["records"]["runs"][boot["trial_id"]]: boot for boot in boots}
+    assert after["records"]["pending"] == []
     assert counted.keys() <= runs.keys()
     others = [runs[run_id] for run_id in runs.keys() - counted.keys()]
     # The boot under way may have had no run yet.
     assert {run.info.status for run in others if "proof" not in run.data.params} <= {"FAILED"}
+    assert measured_of(after) == stored_of(runs.values())
     for run_id, boot in counted.items():
         tags = runs[run_id].data.tags
         assert runs[run_id].info.status == "FINISHED"
         assert {value for key, value in tags.items() if key.startswith("specpilot.block.")} == {
             block["block_id"] for block in boot["blocks"]
         }
+
+
+def measured_of(state: dict[str, Any]) -> Counter[str]:
+    """Return the ids of all blocks that the study has measured."""
+    return Counter(item for ids in state["records"]["measured"].values() for item in ids)
+
+
+def stored_of(runs: Iterable[Run]) -> Counter[str]:
+    """Return the ids of the blocks in the runs of its trials."""
+    tags = (tag for run in runs for tag in run.data.tags.items())
+    return Counter(value for key, value in tags if key.startswith("specpilot.block."))
 
 
 def assert_promoted(cluster: LocalCluster) -> str:
