@@ -9,9 +9,10 @@ from orchestrator.adapters.content_digest import ContentDigests
 
 
 def state_dir() -> Path:
-    """Return the folder for logs, caches and Tune's state, on every node the same."""
+    """Return the folder for logs, caches and Tune's state, on every node the same; absolute."""
     given = os.environ.get("SPECPILOT_STATE_DIR")
-    return Path(given) if given else Path.home() / ".specpilot"
+    # By its letters alone: a link may lead elsewhere on another node.
+    return Path(os.path.normpath(Path(given).absolute())) if given else Path.home() / ".specpilot"
 
 
 def boots_dir() -> Path:

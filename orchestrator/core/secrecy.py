@@ -21,8 +21,8 @@ _PLURAL = "tokens"
 # A number under such a name says which token or how many, and opens nothing.
 _COUNTS = re.compile(r"(?i)tokens|token_(?:ids?|index|threshold)")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_OWN = frozenset({"cell_key", "engine_token", "slot_token"})
-"""Names of this package's own settings and records that hold no secret."""
+_OWN = frozenset({"cell_key", "engine_token", "slot_token", "RAY_AUTH_MODE"})
+"""Names of this package's own settings and records, and of Ray's, that hold no secret."""
 _OWN_FIELDS = _OWN | {"key", "keys"}
 _ASSIGNED = re.compile(
     r"(?i)(?<![\w.-])(?P<name>(?P<dash>-)?[\w.-]*(?:key|token|secret|passw(?:or)?d|passphrase|pwd|credential|auth)[\w.-]*)"

@@ -112,6 +112,7 @@ def test_redacted_data_keeps_names_nulls_and_forms() -> None:
         "tokens: 0 output tokens were counted by the client in the window",
         *('{"a":  1, "prompt_tokens": null}', "12.5 ms a token, 3 tokens", "[1,  NaN]"),
         *("num_tokens: [1, 2], bos_token_id=1, use_token=True", "node.engine_token: no board"),
+        "Ray must ask for its token (RAY_AUTH_MODE=token), which is checked when it is joined",
         "http://mlflow:5000/#/experiments/1/runs/00112233445566778899aabbccddeeff",
         "sqlite:////data/ml.db#00112233445566778899aabbccddeeff",
     ],

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.adapters.mlflow_registry import MlflowRegistry
+from orchestrator.adapters.state import state_dir
 from orchestrator.adapters.study_file import StudyFile, studies_dir
 from orchestrator.adapters.watch_file import WatchFile
 from orchestrator.config import CONF_DIR, TrackingConfig, load_config
@@ -28,13 +29,16 @@ NAMES = st.one_of(
         "".join
     ),
 )
-SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+SHARED = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
+)
 
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "state"
     monkeypatch.setenv("SPECPILOT_STATE_DIR", str(folder))
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)  # a busy disk takes seconds for each
     return folder
 
 
@@ -131,6 +135,16 @@ def test_engine_writes_in_no_place_that_leads_elsewhere(name: str, place: str) -
     good = {"model": "/m", "served_model_name": "m", "log_path": "/l/{boot_id}.log"}
     with pytest.raises(ValueError, match=name):
         EngineSpec.from_dict({**good, name: place})
+
+
+@pytest.mark.parametrize("given", ["here", "a/../b", "/a/../b"])
+def test_state_of_a_relative_folder_is_absolute(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECPILOT_STATE_DIR", given)
+    assert state_dir().is_absolute()
+    assert ".." not in state_dir().parts
+    assert state_dir().name == Path(given).name
 
 
 def test_cpu_launcher_writes_through_no_link(

@@ -65,7 +65,7 @@ SOUND = {
 TAGS = [
     *SOUND, STEP_TAG, NEXT_TAG, BOOT_TIME_TAG, SINCE_TAG, OUTAGE_TAG, OUTAGE_BEGAN_TAG, PROMISE_TAG,
 ]  # fmt: skip
-SPEC = EngineSpec(model="m", served_model_name="s", log_path="l").to_dict()
+SPEC = EngineSpec(model="m", served_model_name="s", log_path="/l").to_dict()
 
 
 @cache
