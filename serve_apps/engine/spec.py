@@ -43,6 +43,8 @@ _NOT_INHERITED = frozenset(
     }
 )
 
+_OF_TRIALS = frozenset({"boots_dir", "trial"})
+
 Json = str | int | float | bool | None | list[Any] | dict[str, Any]
 
 
@@ -108,8 +110,9 @@ class EngineSpec:
                 raise ValueError(f"{name}: must be above 0, got {getattr(self, name)!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spec in JSON types."""
-        return asdict(self)
+        """Return the spec in JSON types; production's says nothing of trials."""
+        data = asdict(self)
+        return {k: v for k, v in data.items() if v is not None or k not in _OF_TRIALS}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EngineSpec:

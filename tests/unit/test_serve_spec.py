@@ -127,6 +127,13 @@ def test_environment_leaves_out_what_ray_put_into_the_replica() -> None:
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
 
 
+def test_spec_of_production_says_nothing_of_trials() -> None:
+    trial = _spec(trial="study/trial-a", boots_dir="/b")
+
+    assert not {"trial", "boots_dir"} & set(_spec().to_dict())
+    assert EngineSpec.from_dict(trial.to_dict()) == trial
+
+
 def test_environment_of_a_trial_says_whose_it_is_and_of_production_does_not() -> None:
     outer = {"SPECPILOT_TRIAL": "other/trial-b", "SPECPILOT_SUPERVISOR": "1:1"}
     trial = environment(_spec(trial="study/trial-a", boots_dir="/b", env=outer), "b1", outer)
