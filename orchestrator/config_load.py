@@ -8,7 +8,6 @@ from typing import Literal
 
 from orchestrator.config_places import require
 
-
 MAX_STREAMS = 65_535
 """One client has no more ports towards one engine."""
 

@@ -31,21 +31,24 @@ _NUMBERS = (
     "9" * 5_000, "9007199254740993", "1_0", "0x10", "7.0", "65", "1.7e9", "1.7e12", "1.7e300",
 )  # fmt: skip
 _JSON = (
-    *_NUMBERS, "null", "true", '""', '"x"', '"7"', '"2026-01-01T00:00:00"', '"0001-01-01T00:00:00+23:59"',
-    '"9999-12-31T23:59:59-23:59"', '"\\ud800"', "[]", "[1]", "{}", '{"a":1}', "[" * 2_000, "[" * 50 + "]" * 50,
+    *_NUMBERS, "null", "true", '""', '"x"', '"7"', '"2026-01-01T00:00:00"',
+    '"0001-01-01T00:00:00+23:59"', '"9999-12-31T23:59:59-23:59"', '"\\ud800"', "[]", "[1]", "{}",
+    '{"a":1}', "[" * 2_000, "[" * 50 + "]" * 50,
 )  # fmt: skip
 _HEADER = (
-    "engine_build", "num_speculative_tokens", "draft_sample_method", "rejection_sample_method", "boot",
-    "streams", "temperature", "workload", "tokens", "seconds", "drafts", "draft_tokens", "accepted",
+    "engine_build", "num_speculative_tokens", "draft_sample_method", "rejection_sample_method",
+    "boot", "streams", "temperature", "workload", "tokens", "seconds", "drafts", "draft_tokens",
+    "accepted",
 )  # fmt: skip
 _CELLS = (
-    *_NUMBERS, "", " ", "x", "greedy", "gready", "block", "0.32.0", "0.28", "NA", "1,5", "\u0661", '"a', "7 ",
-    "=1+1", "a\u2028b", "\x00", "c16", "no", "None", "synthetic",
+    *_NUMBERS, "", " ", "x", "greedy", "gready", "block", "0.32.0", "0.28", "NA", "1,5", "\u0661",
+    '"a', "7 ", "=1+1", "a\u2028b", "\x00", "c16", "no", "None", "synthetic",
 )  # fmt: skip
 _PLAIN_FILES = (
-    b"", b"\n", b"{", b"[]", b"{}", b"3", b"null", b"NaN", b'"x"', b"\xff\xfe", b"\xef\xbb\xbf{}", b"[" * 5_000,
-    b" " + b"[" * 5_000, b'{"a":' * 5_000, b"9" * 5_000, b'{"format":1}', b'{"attached":1}', b'{"attached":{}}',
-    b'{"format":"specpilot audit","version":1}', b'{"rows":[]}', b"\x00" * 300, b"a,b\n1,2\n", b'{"a":1}{"a":2}',
+    b"", b"\n", b"{", b"[]", b"{}", b"3", b"null", b"NaN", b'"x"', b"\xff\xfe", b"\xef\xbb\xbf{}",
+    b"[" * 5_000, b" " + b"[" * 5_000, b'{"a":' * 5_000, b"9" * 5_000, b'{"format":1}',
+    b'{"attached":1}', b'{"attached":{}}', b'{"format":"specpilot audit","version":1}',
+    b'{"rows":[]}', b"\x00" * 300, b"a,b\n1,2\n", b'{"a":1}{"a":2}',
 )  # fmt: skip
 
 
@@ -118,7 +121,11 @@ def _is_number(text: str) -> bool:
 
 def _damaged(source: random.Random, text: str) -> str:
     at = source.randrange(len(text) + 1)
-    return text[:at] + source.choice(('"', ",", "\n", "\x00", "{", "", ";")) + text[at + source.randint(0, 3) :]
+    return (
+        text[:at]
+        + source.choice(('"', ",", "\n", "\x00", "{", "", ";"))
+        + text[at + source.randint(0, 3) :]
+    )
 
 
 def _check_results(file: _File) -> str | None:
@@ -150,11 +157,24 @@ def _make_log(source: random.Random) -> _File:
 
 def _logged(source: random.Random) -> str:
     start = 1_700_000_000 + source.randint(0, 60)
-    items = {"started_at": str(start), "duration_s": str(source.randint(1, 30)), "temperature": "0.7"}
+    items = {
+        "started_at": str(start),
+        "duration_s": str(source.randint(1, 30)),
+        "temperature": "0.7",
+    }
     if source.random() < 0.7:
         items["completion_tokens"] = str(source.randint(0, 500))
     for _ in range(source.choice((0, 0, 1, 2))):
-        names = (*items, "ended_at", "usage", "body", "response", "timestamp", "latency_ms", "model")
+        names = (
+            *items,
+            "ended_at",
+            "usage",
+            "body",
+            "response",
+            "timestamp",
+            "latency_ms",
+            "model",
+        )
         items[source.choice(names)] = source.choice(_JSON)
     if source.random() < 0.3:
         del items[source.choice(list(items))]
@@ -176,7 +196,9 @@ def _check_log(file: _File) -> str | None:
         return f"the shares are {sum(shares)} together"
     turned = profile(read_log(lines[::-1]), ProfileSettings())
     # Sums of floats differ in their last digits, and texts have four.
-    if profile_lines(turned)[0] != profile_lines(found)[0] or list(turned.weights) != list(found.weights):
+    if profile_lines(turned)[0] != profile_lines(found)[0] or list(turned.weights) != list(
+        found.weights
+    ):
         return "in another order another profile"
     return None
 
@@ -185,7 +207,16 @@ def _make_plain(source: random.Random) -> _File:
     name = source.choice(("state.json", "audit-1.rows", "audit-1.json", "tag"))
     content = source.choice(_PLAIN_FILES)
     if source.random() < 0.5:
-        names = ("format", "sha256", "version", "kinds", "attached", "why", "truncated", "rejection")
+        names = (
+            "format",
+            "sha256",
+            "version",
+            "kinds",
+            "attached",
+            "why",
+            "truncated",
+            "rejection",
+        )
         items = {key: source.choice(_JSON) for key in source.sample(names, source.randint(0, 4))}
         if source.random() < 0.5:
             items.update({"format": '"specpilot audit"', "version": "1"})

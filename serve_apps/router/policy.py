@@ -54,10 +54,14 @@ def refusal(method: str, path: str) -> Refusal | None:
     """
     methods = _ALLOWED.get(path)
     if methods is None:
-        return Refusal(404, f"{path} is not served here")
+        return Refusal(404, f"{_shown(path)} is not served here")
     if method not in methods:
-        return Refusal(405, f"{method} is not allowed on {path}")
+        return Refusal(405, f"{_shown(method)} is not allowed on {path}")
     return None
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
 
 
 def upstream_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -102,7 +106,14 @@ def error_body(refused: Refusal) -> dict[str, object]:
 
 
 def without_boot_names(body: bytes) -> bytes:
-    """Return the answer of /v1/models without the names by which boots prove their identity."""
-    answer = json.loads(body)
-    cards = [card for card in answer["data"] if not card["id"].startswith(BOOT_ALIAS_PREFIX)]
+    """Return the answer of /v1/models without the names by which boots prove their identity.
+
+    Raises:
+        ValueError: It is no list of models.
+    """
+    try:
+        answer = json.loads(body)
+        cards = [card for card in answer["data"] if not card["id"].startswith(BOOT_ALIAS_PREFIX)]
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("no list of models") from error
     return json.dumps({**answer, "data": cards}).encode()

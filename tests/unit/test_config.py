@@ -266,7 +266,9 @@ def test_board_whose_steps_take_no_time_is_refused() -> None:
     assert refusal(DEMO, *board).where == "node.board_model"
 
 
-@pytest.mark.parametrize("value", ["'a\u2028b'", '"a\\nb"', '"\\u001b[2J"', "x" * 5_000, "9" * 5_000])
+@pytest.mark.parametrize(
+    "value", ["'a\u2028b'", '"a\\nb"', '"\\u001b[2J"', "x" * 5_000, "9" * 5_000]
+)
 def test_error_is_one_line_of_bearable_length_whatever_the_value(value: str) -> None:
     text = str(refusal(DEMO, f"engine.platform={value}"))
 

@@ -23,7 +23,12 @@ def test_target_of_any_input_is_right(target: Target, source: random.Random) -> 
 def test_target_of_the_first_inputs_of_the_benchmark_is_right(target: Target) -> None:
     tally = fuzz(target, 2_000 // target.cost, seed=0)
 
-    assert (tally.inputs, tally.crashes, tally.wrong, tally.kept) == (2_000 // target.cost, 0, 0, [])
+    assert (tally.inputs, tally.crashes, tally.wrong, tally.kept) == (
+        2_000 // target.cost,
+        0,
+        0,
+        [],
+    )
 
 
 def test_fuzz_counts_crashes_and_wrong_answers_and_names_their_inputs() -> None:
