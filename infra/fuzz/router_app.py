@@ -159,7 +159,7 @@ _BODIES = (
     b"{}" + b" " * 20_000, b'{"a":"' + b"x" * 30_000 + b'"}', b"{} {}", b"{'a':1}",
     b'{"messages":[{"role":"user","content":"\xff"}]}', b'{"stream":1}', b"\r\n{}\r\n",
 )  # fmt: skip
-_ANSWERS = (
+_ANSWERS: tuple[tuple[object, ...], ...] = (
     (None, (200, JSON), MODELS), (None, (200, SSE), b"data: {}\n\n", b"data: [DONE]\n\n"),
     (None, (500, JSON), b"{}"), (None, (400, JSON), b'{"error":{"message":"no"}}'),
     (None, (200, JSON), b"{"), (None, (200, JSON), b"[]"), (None, (200, JSON), b'{"data":[3]}'),

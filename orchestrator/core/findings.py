@@ -183,7 +183,7 @@ def _in_order(fit: BootFit, set_aside: Collection[Arm]) -> list[Arm]:
 def _rivals(fit: BootFit, order: Sequence[Arm], reference: Arm | None) -> tuple[Arm, ...]:
     """Return the arm that comes closest to the leader, and the reference, set aside or not."""
     leader, *closest = order[:2]
-    if reference in fit.means and reference not in (leader, *closest):
+    if reference is not None and reference in fit.means and reference not in (leader, *closest):
         closest.append(reference)
     return tuple(closest)
 
