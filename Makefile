@@ -10,7 +10,7 @@ DASHBOARD_PORT ?= 8265
 VERSION ?= 0.28.0
 VENV := .venv/bin
 
-.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-load bench-lossless bench-router bench-verdict bench-watch audit chaos chaos-promotion chaos-attack clean
+.PHONY: help setup demo test lint unit integration e2e engine tiny-models bench-cpu bench-fuzz bench-load bench-lossless bench-router bench-verdict bench-watch audit chaos chaos-promotion chaos-attack clean
 .DEFAULT_GOAL := help
 
 help:
@@ -52,6 +52,10 @@ engine:
 # make bench-cpu    request-steps/s of the interpreted engine, by rule combination
 bench-cpu: setup
 	$(VENV)/python -m infra.bench.cpu_steps
+
+# make bench-fuzz    millions of random inputs for what reads bytes of others; ARGS="--inputs 10000"
+bench-fuzz: setup
+	$(VENV)/python -m infra.fuzz $(ARGS)
 
 # make bench-load    the load client beside vllm, guidellm and aiperf; ARGS=--write renews the docs
 bench-load: setup

@@ -203,12 +203,13 @@ class Conduct:
     def _findings(self, boots: Sequence[Boot], proofs: Proofs) -> dict[str, str]:
         """Return what the study found besides a winner, to read and to compute with."""
         confidence = self.config.objective.confidence
-        found = find_builds(self.question, boots, confidence=confidence)
+        set_aside = proofs.set_aside(self.arms)
+        found = find_builds(self.question, boots, confidence=confidence, set_aside=set_aside)
         plain = {build: item.to_dict() for build, item in found.items()}
         record: object = plain if len(plain) > 1 else next(iter(plain.values()))
         return {
             "findings.md": "\n\n".join(
-                [*set_aside_sentences(proofs.set_aside(self.arms), None), findings_markdown(found)]
+                [*set_aside_sentences(set_aside, None), findings_markdown(found)]
             ),
             "findings.json": json.dumps(record, indent=1),
         }

@@ -125,8 +125,10 @@ def read_observations(
     for path in files:
         raws, num_left_out = read_raw(path, options)
         unknown, slips = _unknown_columns(raws)
-        for slip in slips:
+        for slip in slips.values():
             faults.setdefault(slip, []).append(path.name)
+        # What is missing for a slip in its name is said by the slip.
+        said = tuple(f"{name} is missing" for name in slips)
         if unknown:
             notes.append(f"{path.name}: not read: {', '.join(unknown)}.")
         if num_left_out:
@@ -134,7 +136,7 @@ def read_observations(
             notes.append(f"{path.name}: {rows} left out as asked.")
         for raw in raws:
             observation, wrong = observe(raw)
-            for fault in wrong:
+            for fault in (text for text in wrong if not text.startswith(said)):
                 faults.setdefault(fault, []).append(raw.where)
             if observation is not None:
                 observations.append(observation)
@@ -158,18 +160,20 @@ def _listed(faults: Mapping[str, Sequence[str]]) -> str:
     return "".join(lines) + (f"\n  and {more} other faults" if more > 0 else "")
 
 
-def _unknown_columns(raws: list[Raw]) -> tuple[list[str], list[str]]:
-    """Return the columns that are not read, and those that look like slips of one that is."""
+def _unknown_columns(raws: list[Raw]) -> tuple[list[str], dict[str, str]]:
+    """Return the columns that are not read, and slips by the name of what they stand for."""
     rows = [r for r in raws if "block_id" not in r.values and r.values.get("schema") is None]
     unknown = sorted({name for raw in rows for name in raw.values if name and not is_known(name)})
-    slips = [
-        f"column '{name}' is not known: is it {meant}? (--column {meant}='{name}', or --ignore)"
-        for name in unknown
-        if (meant := near_match(name)) is not None
-        and not any(raw.values.get(meant) not in (None, "") for raw in rows)
-    ]
+    slips: dict[str, str] = {}
+    for name in unknown:
+        meant = near_match(name)
+        if meant is not None and not any(raw.values.get(meant) not in (None, "") for raw in rows):
+            text = f"column '{name}' is not known: is it {meant}?"
+            also = f"{slips[meant]}; " if meant in slips else ""
+            slips[meant] = f"{also}{text} (--column {meant}='{name}', or --ignore)"
     schemas = {str(raw.values["schema"]) for raw in raws if raw.values.get("schema") is not None}
-    slips += [f"schema '{name}' is not known" for name in sorted(schemas - {MEASURE_SCHEMA})]
+    for name in sorted(schemas - {MEASURE_SCHEMA}):
+        slips[f"schema {name}"] = f"schema '{name}' is not known"
     return unknown, slips
 
 

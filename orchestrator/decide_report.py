@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.findings_text import findings_lines
-from orchestrator.core.promotion import Gate
-from orchestrator.report import NONE, WIDTH, format_verdict, table, wrapped
+from orchestrator.report import NONE, WIDTH, format_verdict, gate_lines, table, wrapped
 from orchestrator.results.question import Answer, CellLine, Outcome, Place
 
 _HEADLINES: dict[Outcome, str] = {
@@ -195,25 +194,13 @@ def _gates(answer: Answer) -> Iterator[str]:
     if answer.verdict is None and answer.gates:
         yield ""
         for gate in answer.gates:
-            yield from _gate(gate)
+            yield from gate_lines(gate)
     if unknown and answer.outcome == "winner":
         names = ", ".join(gate.name for gate in unknown)
         yield ""
         yield from wrapped(
             f"A promotion also asks what files cannot answer: {names}. A study asks it."
         )
-
-
-def _gate(gate: Gate) -> list[str]:
-    word = "not shown" if gate.passed is None else "passed" if gate.passed else "FAILED"
-    head = f"{gate.name:<14}{word:<11}"
-    return textwrap.wrap(
-        gate.reason,
-        WIDTH,
-        break_on_hyphens=False,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-    )
 
 
 def _item(text: str) -> list[str]:

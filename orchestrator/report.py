@@ -182,7 +182,7 @@ def format_verdict(verdict: Verdict) -> list[str]:
     lines.append(_ranking_note(verdict))
     if verdict.gates:
         lines.append("")
-        lines += [line for gate in verdict.gates for line in _gate_lines(gate)]
+        lines += [line for gate in verdict.gates for line in gate_lines(gate)]
     return lines
 
 
@@ -246,7 +246,8 @@ def _answer(gate: Gate) -> str:
     return "passed" if gate.passed else "FAILED"
 
 
-def _gate_lines(gate: Gate) -> list[str]:
+def gate_lines(gate: Gate) -> list[str]:
+    """Return a gate's name, answer and reason; capitals where it keeps the arm out."""
     head = f"{gate.name:<14}{_answer(gate):<11}"
     return textwrap.wrap(
         gate.reason,

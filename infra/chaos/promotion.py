@@ -175,7 +175,8 @@ class Scenarios:
 
     def _wait_step(self, version: Version, step: PromotionStep) -> None:
         """Wait until the step is recorded, or a later one."""
-        order = [item for item in PromotionStep if item is not PromotionStep.FAILED]
+        order: list[PromotionStep] = [*PromotionStep]
+        order.remove(PromotionStep.FAILED)
         later = [item.value for item in order[order.index(step) :]]
         deadline = time.monotonic() + 300
         while self._site.step(version) not in later:

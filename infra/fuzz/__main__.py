@@ -9,11 +9,14 @@ or was wrong; each fault is printed with the number that makes its input again.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
 
 from infra.fuzz.config_files import config_target
 from infra.fuzz.counters import counters_target
 from infra.fuzz.events import answers_target, bytes_target
+from infra.fuzz.files import file_targets
+from infra.fuzz.router_app import router_target
 from infra.fuzz.target import HEADER, Target, fuzz
 
 INPUTS = 1_000_000
@@ -21,7 +24,8 @@ INPUTS = 1_000_000
 
 def targets() -> dict[str, Target]:
     """Return the targets by name."""
-    found = (bytes_target(), answers_target(), counters_target(), config_target())
+    readers = (bytes_target(), answers_target(), counters_target(), config_target())
+    found = (*readers, *file_targets(), router_target())
     return {each.name: each for each in found}
 
 
@@ -37,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.targets) - set(known):
         parser.error(f"no target {sorted(unknown)[0]!r}: there are {', '.join(known)}")
+    logging.disable(logging.CRITICAL)  # the router says of each broken engine that it is broken
     print(HEADER, flush=True)
     faults: list[str] = []
     for name in options.targets or known:

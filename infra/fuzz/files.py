@@ -31,21 +31,24 @@ _NUMBERS = (
     "9" * 5_000, "9007199254740993", "1_0", "0x10", "7.0", "65", "1.7e9", "1.7e12", "1.7e300",
 )  # fmt: skip
 _JSON = (
-    *_NUMBERS, "null", "true", '""', '"x"', '"7"', '"2026-01-01T00:00:00"', '"0001-01-01T00:00:00+23:59"',
-    '"9999-12-31T23:59:59-23:59"', '"\\ud800"', "[]", "[1]", "{}", '{"a":1}', "[" * 2_000, "[" * 50 + "]" * 50,
+    *_NUMBERS, "null", "true", '""', '"x"', '"7"', '"2026-01-01T00:00:00"',
+    '"0001-01-01T00:00:00+23:59"', '"9999-12-31T23:59:59-23:59"', '"\\ud800"', "[]", "[1]", "{}",
+    '{"a":1}', "[" * 2_000, "[" * 50 + "]" * 50,
 )  # fmt: skip
 _HEADER = (
-    "engine_build", "num_speculative_tokens", "draft_sample_method", "rejection_sample_method", "boot",
-    "streams", "temperature", "workload", "tokens", "seconds", "drafts", "draft_tokens", "accepted",
+    "engine_build", "num_speculative_tokens", "draft_sample_method", "rejection_sample_method",
+    "boot", "streams", "temperature", "workload", "tokens", "seconds", "drafts", "draft_tokens",
+    "accepted",
 )  # fmt: skip
 _CELLS = (
-    *_NUMBERS, "", " ", "x", "greedy", "gready", "block", "0.32.0", "0.28", "NA", "1,5", "\u0661", '"a', "7 ",
-    "=1+1", "a\u2028b", "\x00", "c16", "no", "None", "synthetic",
+    *_NUMBERS, "", " ", "x", "greedy", "gready", "block", "0.32.0", "0.28", "NA", "1,5", "\u0661",
+    '"a', "7 ", "=1+1", "a\u2028b", "\x00", "c16", "no", "None", "synthetic",
 )  # fmt: skip
 _PLAIN_FILES = (
-    b"", b"\n", b"{", b"[]", b"{}", b"3", b"null", b"NaN", b'"x"', b"\xff\xfe", b"\xef\xbb\xbf{}", b"[" * 5_000,
-    b" " + b"[" * 5_000, b'{"a":' * 5_000, b"9" * 5_000, b'{"format":1}', b'{"attached":1}', b'{"attached":{}}',
-    b'{"format":"specpilot audit","version":1}', b'{"rows":[]}', b"\x00" * 300, b"a,b\n1,2\n", b'{"a":1}{"a":2}',
+    b"", b"\n", b"{", b"[]", b"{}", b"3", b"null", b"NaN", b'"x"', b"\xff\xfe", b"\xef\xbb\xbf{}",
+    b"[" * 5_000, b" " + b"[" * 5_000, b'{"a":' * 5_000, b"9" * 5_000, b'{"format":1}',
+    b'{"attached":1}', b'{"attached":{}}', b'{"format":"specpilot audit","version":1}',
+    b'{"rows":[]}', b"\x00" * 300, b"a,b\n1,2\n", b'{"a":1}{"a":2}',
 )  # fmt: skip
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from orchestrator.core.build_race import build_questions
 from orchestrator.core.builds import boots_by_build
 from orchestrator.core.findings import Findings, find
 from orchestrator.core.race_state import RaceQuestion
 from orchestrator.core.summary import ArmSummary, summarise
-from orchestrator.core.types import Boot
+from orchestrator.core.types import Arm, Boot
 
 
 def find_builds(
-    question: RaceQuestion, boots: Sequence[Boot], *, confidence: float
+    question: RaceQuestion,
+    boots: Sequence[Boot],
+    *,
+    confidence: float,
+    set_aside: Collection[Arm] = (),
 ) -> dict[str, Findings]:
     """Return what the boots of each build show, production's build first.
 
@@ -21,6 +25,7 @@ def find_builds(
         question: What the study asks.
         boots: All boots, whatever their end.
         confidence: Coverage of each interval, 0 to 1.
+        set_aside: Arms that no finding may name as the best.
     """
     by_build = boots_by_build(boots)
     return {
@@ -31,6 +36,7 @@ def find_builds(
             board=own.board,
             incumbent=own.incumbent,
             confidence=confidence,
+            set_aside=set_aside,
         )
         for build, own in build_questions(question).items()
     }

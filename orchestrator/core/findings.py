@@ -108,6 +108,7 @@ def find(
     board: BoardModel | None,
     incumbent: Arm | None,
     confidence: float,
+    set_aside: Collection[Arm] = (),
 ) -> Findings:
     """Return the findings of a study; all empty where no boot has a score.
 
@@ -118,22 +119,25 @@ def find(
         board: Source of modelled step times; None when they were measured.
         incumbent: What serves now; None too where another build serves.
         confidence: Coverage of each interval, 0 to 1.
+        set_aside: Arms whose output is not the target's. Their times are in effects and curves,
+            and none of them leads, is a best depth or what the leader is compared with.
     """
     assert len(by_build(boot.arm for boot in boots)) <= 1, "findings are of one engine build"
     overall = boot_fit(boots, lambda boot: boot_objective(boot, weights, board), board)
     cells = {cell: _cell_fit(boots, cell, board) for cell in sorted(weights)}
     fits = [(None, overall), *cells.items()]
     known: list[tuple[Cell | None, BootFit]] = [(c, fit) for c, fit in fits if fit is not None]
-    leader = None if overall is None else min(overall.means, key=lambda arm: overall.means[arm])
     reference = reference_arm(arms, incumbent)
+    order = [] if overall is None else _in_order(overall, set_aside)
+    leader = next(iter(order), None)
     by_cell = [CellEffects(cell=c, effects=effects(f, confidence=confidence)) for c, f in known]
     rivals: tuple[Arm, ...] = ()
     flips: list[Flip] = []
     buys: list[NextBoots] = []
     if overall is not None and leader is not None:
         fixed = known_arms(overall.means, board)
-        rivals = _rivals(overall, leader, reference)
-        scores = _scores(cells)
+        rivals = _rivals(overall, order, reference)
+        scores = {a: s for a, s in _scores(cells).items() if a in order}
         for rival in rivals:
             seconds = (math.exp(overall.means[leader]), math.exp(overall.means[rival]))
             length = _length(boots, leader, weights=weights, board=board)
@@ -145,7 +149,7 @@ def find(
         leader=leader,
         reference=reference,
         cells=tuple(item for item in by_cell if item.effects),
-        curves=tuple(curve for c, fit in known for curve in _curves(c, fit, confidence)),
+        curves=tuple(curve for c, fit in known for curve in _curves(c, fit, confidence, set_aside)),
         temperatures=_temperatures(
             [arm for arm in (leader, *rivals) if arm is not None],
             boots=boots,
@@ -171,11 +175,15 @@ def _scores(cells: Mapping[Cell, BootFit | None]) -> dict[Arm, dict[Cell, float]
     return scores
 
 
-def _rivals(fit: BootFit, leader: Arm, reference: Arm | None) -> tuple[Arm, ...]:
-    """Return the arm that comes closest to the leader, and the reference."""
-    others = sorted((arm for arm in fit.means if arm != leader), key=lambda arm: fit.means[arm])
-    closest = others[:1]
-    if reference in others and reference not in closest:
+def _in_order(fit: BootFit, set_aside: Collection[Arm]) -> list[Arm]:
+    """Return the arms that may be named as the best, the fastest first."""
+    return sorted((arm for arm in fit.means if arm not in set_aside), key=lambda a: fit.means[a])
+
+
+def _rivals(fit: BootFit, order: Sequence[Arm], reference: Arm | None) -> tuple[Arm, ...]:
+    """Return the arm that comes closest to the leader, and the reference, set aside or not."""
+    leader, *closest = order[:2]
+    if reference is not None and reference in fit.means and reference not in (leader, *closest):
         closest.append(reference)
     return tuple(closest)
 
@@ -207,16 +215,29 @@ def _length(
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def _curves(cell: Cell | None, fit: BootFit, confidence: float) -> list[DepthCurve]:
+def _curves(
+    cell: Cell | None, fit: BootFit, confidence: float, set_aside: Collection[Arm]
+) -> list[DepthCurve]:
     rules: dict[tuple[str | None, str | None], list[Arm]] = {}
     for arm in sorted(arm for arm in fit.means if not arm.is_baseline):
         key = (arm.draft_sample_method, arm.rejection_sample_method)
         rules.setdefault(key, []).append(arm)
-    return [_curve(cell, fit, own, confidence) for own in rules.values()]
+    order = _in_order(fit, set_aside)
+    # Without an arm that may win there is no best depth; a faulty kernel's times are no advice.
+    return [
+        _curve(cell, fit, own, [arm for arm in order if arm in own], confidence)
+        for own in rules.values()
+        if any(arm in order for arm in own)
+    ]
 
 
-def _curve(cell: Cell | None, fit: BootFit, arms: Sequence[Arm], confidence: float) -> DepthCurve:
-    order = sorted(arms, key=lambda arm: fit.means[arm])
+def _curve(
+    cell: Cell | None,
+    fit: BootFit,
+    arms: Sequence[Arm],
+    order: Sequence[Arm],
+    confidence: float,
+) -> DepthCurve:
     by_depth = sorted(arms, key=lambda arm: arm.num_speculative_tokens)
     nearest = order[1] if len(order) > 1 else None
     return DepthCurve(

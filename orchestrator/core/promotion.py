@@ -11,6 +11,8 @@ from orchestrator.core.space import CAPABILITIES, not_in_force
 from orchestrator.core.types import Arm, Block, Boot, BootStatus, Cell, Invalid
 
 SOAK_GATE = "soak"
+RAISE_BUDGET = ": raise search.max_boots"
+"""What a study does about too few boots; of files it says nothing."""
 _SOAK_FAULTS = frozenset(
     {Invalid.REQUESTS, Invalid.TOKENS, Invalid.RESTARTED, Invalid.TRUNCATED, Invalid.GARBAGE}
 )
@@ -65,7 +67,7 @@ def better_gate(fresh: Contrast, *, fixed: tuple[bool, bool], settings: GateSett
     ]
     if any(short):
         counts = f"{fresh.num_boots[0]} and {fresh.num_boots[1]}"
-        reason = f"{counts} fresh boots, {needed} are needed of each side: raise search.max_boots"
+        reason = f"{counts} fresh boots, {needed} are needed of each side{RAISE_BUDGET}"
         return Gate(name="better", passed=None, reason=reason, required=True)
     shown = None if fresh.high is None else fresh.high < 0
     reason = f"from fresh boots {fresh.in_words}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core.boot_model import BootFit
 from orchestrator.core.effects import pair
 from orchestrator.core.findings import find
-from orchestrator.core.promotion import Gate, GateSettings
+from orchestrator.core.promotion import RAISE_BUDGET, Gate, GateSettings
 from orchestrator.core.types import Arm, Cell
 from orchestrator.core.verdict import Verdict, decide
 from orchestrator.core.wording import gate_sentences
@@ -102,8 +102,7 @@ def _by_counters(case: _Case, reference: Arm) -> Answer:
         confidence=case.question.confidence,
     )
     outcome = _outcome(verdict)
-    # Capitals in a report say that an unanswered gate keeps the arm out; of files none does.
-    gates = tuple(replace(gate, required=False) for gate in verdict.gates)
+    gates = tuple(map(_of_files, verdict.gates))
     # A file changes nothing in production, so what would be said of it is left out.
     of_production = set(gate_sentences(verdict.gates))
     kept = (text for text in verdict.sentences if text not in of_production)
@@ -130,6 +129,29 @@ def _by_counters(case: _Case, reference: Arm) -> Answer:
         ),
         cells=case.lines,
     )
+
+
+_ASKED_OF_STUDIES = {
+    "kv": "by policy.min_kv_cache_tokens and min_kv_max_concurrency",
+    "ttft": "by policy.ttft_tolerance",
+    "lossless": "in a proof boot",
+    "canaries": "in a proof boot",
+    "in_force": "of the engine that it boots",
+}
+"""How a study asks what files do not answer, by gate."""
+
+
+def _of_files(gate: Gate) -> Gate:
+    """Return a gate as a reader of files needs it: he has no study whose keys he could set.
+
+    Capitals in a report say that an unanswered gate keeps the arm out; of files none does.
+    """
+    reason = gate.reason
+    if gate.passed is None and gate.name in _ASKED_OF_STUDIES:
+        reason = f"files do not say it; a study asks {_ASKED_OF_STUDIES[gate.name]}"
+    elif reason.endswith(RAISE_BUDGET):
+        reason = f"{reason.removesuffix(RAISE_BUDGET)}: boot them again and add the rows"
+    return replace(gate, reason=reason, required=False)
 
 
 def _unproven(verdict: Verdict, outcome: Outcome) -> Iterator[str]:

@@ -17,6 +17,7 @@ from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from serve_apps.router.counts import Counts
 from serve_apps.router.gate import Gate, Visitor
@@ -192,7 +193,7 @@ class Router:
             visitor=visitor,
             method=request.method,
             path=path,
-            target=f"{path}?{request.url.query}" if request.url.query else path,
+            target=_target(path, request.scope),
             headers=upstream_headers(request.headers),
             body=body,
             temperature=stated_temperature(fields),
@@ -228,11 +229,7 @@ class Router:
     async def _respond(self, asked: _Asked, answer: Answer, held: contextlib.ExitStack) -> Response:
         headers = {**answer.headers, VERSION_HEADER: answer.app}
         if asked.path == "/v1/models" and answer.status == 200:
-            body = b"".join([chunk async for chunk in answer.chunks()])
-            shown = without_boot_names(body)
-            if shown is None:
-                return _refused(Refusal(502, f"{answer.app} tells no list of models"))
-            return Response(shown, headers=headers)
+            return await _models(answer, headers)
         headers[READ_TIMEOUT_HEADER] = f"{self._limits.read_timeout_s:g}"
         return Passing(answer, headers, held.pop_all())
 
@@ -253,6 +250,22 @@ class Router:
         """Count what clients wait for; probes would fill a canary and thin out its failures."""
         if asked.is_traffic:
             self._counts.ended(app, failed=failed)
+
+
+def _target(path: str, scope: Scope) -> str:
+    # Not by request.url, which is made of the Host header too and fails with it.
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+async def _models(answer: Answer, headers: Mapping[str, str]) -> Response:
+    """Return the list of models, or that this engine's cannot be had."""
+    try:
+        body = without_boot_names(b"".join([chunk async for chunk in answer.chunks()]))
+    except (*NOT_THERE, ValueError) as error:  # what an engine says else is not for clients
+        logger.warning("engine application %s gave no list of models: %s", answer.app, error)
+        return _unavailable(f"{answer.app} gave no list of models")
+    return Response(body, headers=dict(headers))
 
 
 def _unavailable(message: str) -> Response:

@@ -54,10 +54,14 @@ def refusal(method: str, path: str) -> Refusal | None:
     """
     methods = _ALLOWED.get(path)
     if methods is None:
-        return Refusal(404, f"{path} is not served here")
+        return Refusal(404, f"{_shown(path)} is not served here")
     if method not in methods:
-        return Refusal(405, f"{method} is not allowed on {path}")
+        return Refusal(405, f"{_shown(method)} is not allowed on {path}")
     return None
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
 
 
 def upstream_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -101,14 +105,15 @@ def error_body(refused: Refusal) -> dict[str, object]:
     return {"error": {"message": refused.message, "type": kind, "param": None, "code": code}}
 
 
-def without_boot_names(body: bytes) -> bytes | None:
+def without_boot_names(body: bytes) -> bytes:
     """Return the answer of /v1/models without the names by which boots prove their identity.
 
-    None where it is no such answer: what an engine says else is not for clients.
+    Raises:
+        ValueError: It is no list of models.
     """
     try:
         answer = json.loads(body)
-        cards = [c for c in answer["data"] if not str(c["id"]).startswith(BOOT_ALIAS_PREFIX)]
-        return json.dumps({**answer, "data": cards}).encode()
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+        cards = [card for card in answer["data"] if not card["id"].startswith(BOOT_ALIAS_PREFIX)]
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("no list of models") from error
+    return json.dumps({**answer, "data": cards}).encode()

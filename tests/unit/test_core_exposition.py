@@ -208,7 +208,7 @@ def test_parse_counters_number_that_no_float_holds_exactly_is_refused() -> None:
     assert parse_counters(f"vllm:prompt_tokens_total {most}\n").total.prompt_tokens == most
     for value in (most + 1, most + 2, "1e300"):
         with pytest.raises(
-            MeasurementError, match="prompt_tokens_total of the engine is 9|e\\+300"
+            MeasurementError, match=r"prompt_tokens_total of the engine is (9\.|1e)"
         ):
             parse_counters(f"vllm:prompt_tokens_total {value}\n")
 

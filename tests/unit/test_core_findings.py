@@ -97,6 +97,28 @@ def test_effects_of_a_factorial_are_what_made_it() -> None:
     }
 
 
+def test_arm_that_was_set_aside_is_named_as_the_best_nowhere() -> None:
+    fast, second = make_arm(7, "greedy", "block"), make_arm(5, "greedy", "block")
+    alone = make_arm(7, "probabilistic", "block")
+    truth = {
+        BASELINE: {QUIET: 0.08},
+        fast: {QUIET: 0.02},
+        second: {QUIET: 0.03},
+        alone: {QUIET: 0.04},
+    }
+    whole = found(truth, {QUIET: 1.0})
+    assert whole.leader == fast
+
+    part = found(truth, {QUIET: 1.0}, set_aside={fast, alone})
+
+    assert part.leader == second
+    assert {curve.best for curve in part.curves} == {second}
+    assert {curve.next_best for curve in part.curves} == {None}
+    assert len(part.curves[0].points) == 2, "its times are shown"
+    assert not {fast, alone} & {item for buy in part.next_boots for item in (buy.arm, buy.rival)}
+    assert found(truth, {QUIET: 1.0}, set_aside=set(truth)).leader is None
+
+
 def test_effects_leave_out_arms_without_a_partner() -> None:
     arms = [make_arm(5, "greedy", "standard"), make_arm(5, "probabilistic", "standard")]
     odd = make_arm(7, "probabilistic", "block")

@@ -61,6 +61,8 @@ def test_rows_with_counters_get_the_verdict_of_the_core() -> None:
     assert answer.winner.label == BLOCK
     assert {gate.name for gate in answer.gates if gate.passed is None} >= {"in_force", "lossless"}
     assert not any(gate.blocks for gate in answer.gates)
+    asked = {gate.name: gate.reason for gate in answer.gates if gate.passed is None}
+    assert all("; a study asks" in reason for reason in asked.values()), "no key of a study unset"
     assert not any("Production stays" in text for text in answer.sentences)
     assert not any("counters" in text for text in answer.limits)
 

@@ -323,6 +323,15 @@ def test_unknown_columns_are_named_and_slips_are_faults(tmp_path: Path) -> None:
         read_observations([path], ReadOptions())
 
 
+def test_slip_in_a_needed_column_is_said_once(tmp_path: Path) -> None:
+    row = make_row(concurrency=1)
+    del row["streams"]
+    path = write_csv(tmp_path / "slip.csv", [row, row])
+    with pytest.raises(ConfigError, match="'concurrency' is not known: is it streams") as error:
+        read_observations([path], ReadOptions())
+    assert "streams is missing" not in str(error.value)
+
+
 def test_blocks_of_a_trial_are_read_with_the_arm_that_the_engine_stated(tmp_path: Path) -> None:
     arm = make_arm()
     blocks = [to_plain(make_block(arm, index=index)) for index in range(2)]

@@ -95,14 +95,15 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("body", BROKEN)
-def test_models_of_an_engine_that_are_no_list_are_502(body: bytes) -> None:
-    assert without_boot_names(body) is None
+def test_models_of_an_engine_that_are_no_list_are_503(body: bytes) -> None:
+    with pytest.raises(ValueError, match="no list of models|Expecting|decode|delimiter"):
+        without_boot_names(body)
     router = router_of({"v1": FakeEngine(items=(None, (200, {}), body))})
 
     reply = asyncio.run(ask(router, path="/v1/models"))
 
-    assert reply.status == 502
-    assert reply.error["message"] == "v1 tells no list of models"
+    assert reply.status == 503
+    assert reply.error["message"] == "v1 gave no list of models"
 
 
 async def dripping(may_end: asyncio.Event):  # type: ignore[no-untyped-def]  # an asynchronous generator
