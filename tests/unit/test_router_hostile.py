@@ -96,7 +96,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("body", BROKEN)
 def test_models_of_an_engine_that_are_no_list_are_503(body: bytes) -> None:
-    with pytest.raises(ValueError, match="no list of models|Expecting|decode|delimiter"):
+    with pytest.raises(ValueError, match=r"no list of models|Expecting|decode|delimiter"):
         without_boot_names(body)
     router = router_of({"v1": FakeEngine(items=(None, (200, {}), body))})
 
