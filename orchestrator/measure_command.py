@@ -21,7 +21,7 @@ from orchestrator.config import CONF_DIR
 from orchestrator.core.checks import Expectations, draft_doubt
 from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.types import Block, Cell
-from orchestrator.errors import ConfigError, MeasurementError, TransientError, reported_at
+from orchestrator.errors import ConfigError, TransientError, reported_at
 from orchestrator.load.random_text import random_reason
 from orchestrator.load.sequence import MIN_TOKENS, CallSequence
 from orchestrator.load.settings import LoadSettings
@@ -45,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: An argument is out of range, or no server answers; no request was made.
-        MeasurementError: The measurement was interrupted from the keyboard.
     """
     plan = _plan(args)
     local = LocalNode("local", kind="local") if http_metrics.is_local(args.url) else None
@@ -55,10 +54,7 @@ def run(args: argparse.Namespace) -> int:
         node=local,
         needs=NodeNeeds(),
     )
-    try:
-        measured = measure_block(plan.order, instruments)
-    except KeyboardInterrupt:
-        raise MeasurementError("interrupted; nothing was measured") from None
+    measured = measure_block(plan.order, instruments)
     setting = _setting(args, plan, measured.block)
     if args.json:
         record = block_record(measured, setting, with_requests=args.requests)

@@ -82,6 +82,8 @@ class Up:
             num_gpus=0.0,
             max_streams=1,
             boot_timeout_s=60.0,
+            trial=f"study/{APP}",
+            boots_dir=logs / "boots",
         )
         self.runner = asyncio.Runner()
         self.replica = Engine.__new__(Engine)

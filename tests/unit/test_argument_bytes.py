@@ -73,7 +73,8 @@ class Place:
             },
         }
         study = self.folder / "own.yaml"
-        study.write_text(yaml.safe_dump(stated), encoding="utf-8")
+        # Quoted: what stands bare and looks like a number to somebody, as 0E0, is one in YAML.
+        study.write_text(yaml.safe_dump(stated, default_style='"'), encoding="utf-8")
         return compose.engine_spec(load_config(study), BASELINE, "trial")
 
     def boot(self, spec: EngineSpec) -> tuple[list[bytes], dict[bytes, bytes]]:

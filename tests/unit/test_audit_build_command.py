@@ -183,7 +183,7 @@ def heeding_all_signals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_command_that_is_stopped_leaves_neither_a_process_nor_a_file(
     tmp_path: Path, number: signal.Signals, status: int

@@ -164,7 +164,9 @@ def test_race_without_any_arm_that_runs_ends_and_says_so() -> None:
 
 def test_arguments_that_no_arm_can_have_end_the_study_after_two_boots() -> None:
     kept: list[Mapping[str, Any]] = []
-    searcher = RaceSearcher(make_plan(), lambda _trial, _name: None, keep=kept.append)
+    searcher = RaceSearcher(
+        make_plan(), lambda _trial, _name: None, keep=lambda race, _told: kept.append(race)
+    )
     cluster = Cluster({arm: Faults(boot=BootFault.REFUSED) for arm in ARMS})
 
     issued = [arm for arm, _ in drive(searcher, cluster, count())]
