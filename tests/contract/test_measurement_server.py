@@ -293,7 +293,11 @@ def test_block_of_one_token_for_ever_is_garbage(
 
     server.behaviour = garbage
 
-    assert causes(measure(server)) == {Invalid.GARBAGE}
+    found = causes(measure(server))
+    assert Invalid.GARBAGE in found
+    # Where no chunk has text an answer's tokens all come with its end, and on which side of the
+    # window's edges that falls is chance: then the counts may disagree, too, and by right.
+    assert found <= ({Invalid.GARBAGE, Invalid.TOKENS} if not value else {Invalid.GARBAGE})
 
 
 def _emptied(part: Chunk, value: str) -> Chunk:
