@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an input takes says more of the machine than of the code.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 FOREIGN = ("RAY_", "MLFLOW_", "SPECPILOT_")
 

@@ -376,7 +376,7 @@ def test_include_that_leads_out_of_conf_is_refused(
     (tmp_path / "conf" / "engine").mkdir(parents=True)
     (tmp_path / "outside.yaml").write_text("seed: 2\n")
     error = refusal(write(f"include: ['{name.format(folder=tmp_path)}']\nname: own\n"))
-    assert (error.where, error.remedy) == ("include", "name a file below conf")
+    assert (error.where, error.remedy) == ("include", "name a file below conf, as in [engine/cpu]")
 
 
 @pytest.mark.parametrize("key", ["name", "target", "load", "engine", "draft", "node"])
