@@ -115,7 +115,7 @@ def test_text_of_a_study_file_arrives_byte_for_byte(text: str, place: Place) -> 
 
 
 @given(text=st.text(max_size=40))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_carried_as_it_is_or_refused_by_its_key(text: str, place: Place) -> None:
     """As far as the command line, which the guard gives to ``execve`` as it is."""
     try:

@@ -52,7 +52,7 @@ def test_unpack_member_that_leads_out_is_refused_before_anything_is_written(
     assert files(out) == set()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(parts=st.lists(st.sampled_from(["..", ".", "vllm", "a", ""]), min_size=1, max_size=6))
 def test_unpack_whatever_the_names_nothing_is_written_outside(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str]

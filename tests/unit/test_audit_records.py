@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -96,7 +96,6 @@ def test_header_that_does_not_fit_is_refused() -> None:
         ).line()
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=len(KINDS), max_size=len(KINDS)), max_size=5))
 def test_rows_of_keeps_every_observation_and_no_other(seen: list[list[bool]]) -> None:
     observed = np.full((len(seen), 2, len(KINDS)), np.nan, np.float32)

@@ -103,7 +103,7 @@ def test_direct_way_has_no_answers_that_differ_for_it_is_what_is_compared_with()
     assert [row[column] for row in rows[2:]] == ["-", "1"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0.001, 0.1), min_size=2, max_size=6), st.floats(0, 0.01))
 def test_added_time_is_that_which_was_added(times: list[float], more: float) -> None:
     rounds = [

@@ -117,7 +117,7 @@ def through_json(record: Any) -> Any:
     return from_plain(type(record), json.loads(json.dumps(to_plain(record))))
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(boots)
 def test_boot_survives_the_way_through_json(boot: Boot) -> None:
     assert through_json(boot) == boot
@@ -210,7 +210,7 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data(), anything)
 def test_record_with_something_else_in_one_place_is_a_value_error_or_a_whole_record(
     data: st.DataObject, odd: Any

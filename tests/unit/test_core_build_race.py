@@ -228,7 +228,7 @@ def test_next_turn_build_that_cannot_run_leaves_the_other_alone() -> None:
     assert "no arm can run here" in play.reason
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     slots=st.integers(1, 4),
@@ -273,7 +273,7 @@ def issued_with_choices_set_aside(seed: int) -> tuple[int, int]:
     return sum(play.issued.values()), play.race.max_boots
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6))
 @example(seed=10)
 @example(seed=19)

@@ -379,7 +379,7 @@ def test_compare_ttft_ignores_boots_without_times() -> None:
     assert contrast.num_boots == (2, 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     counts=st.lists(st.integers(1, 4), min_size=3, max_size=3),
@@ -397,7 +397,7 @@ def test_contrast_is_antisymmetric(seed: int, counts: list[int]) -> None:
         assert back.low == pytest.approx(-forth.high)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), factor=st.floats(0.5, 50.0), unit=st.floats(0.01, 100.0))
 def test_contrast_depends_on_neither_the_counts_nor_the_unit_of_time(
     seed: int, factor: float, unit: float
@@ -426,7 +426,7 @@ def test_contrast_depends_on_neither_the_counts_nor_the_unit_of_time(
     assert width(other) == pytest.approx(width(one), rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), index=st.integers(0, 4))
 def test_contrast_a_copy_of_a_boot_changes_nothing(seed: int, index: int) -> None:
     boots = study(seed, counts={ARM: 3, OTHER: 2})

@@ -89,7 +89,7 @@ def test_few_drafts_take_longer_to_a_batch() -> None:
     assert test.level[0] == pytest.approx(1.5)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 400), st.floats(0.7, 1.4))
 def test_state_of_a_level_goes_on_where_it_was(cut: int, level: float) -> None:
     whole, part = LevelTest(1, tolerance=0.03), LevelTest(1, tolerance=0.03)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.edetector import CLOSED, EDetector, Floats
@@ -69,7 +69,6 @@ def test_open_alarm_is_not_raised_again_and_closes_once_the_level_is_back() -> N
     assert detector.open.tolist() == [CLOSED]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-1, 4), st.booleans()), max_size=30))
 def test_evidence_is_never_negative_and_stays_without_a_batch(
     batches: list[tuple[float, bool]],
@@ -84,7 +83,6 @@ def test_evidence_is_never_negative_and_stays_without_a_batch(
             assert (detector.evidence == before).all()
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=40), st.integers(0, 40))
 def test_state_goes_on_where_it_was(values: list[float], cut: int) -> None:
     whole = EDetector(1, num_directions=1, threshold=20.0)

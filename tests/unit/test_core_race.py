@@ -476,7 +476,7 @@ def test_race_state_with_a_board_model_scores_acceptance_only() -> None:
     assert state.known == {BASELINE}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     num_arms=st.integers(1, 7),
     max_boots=st.integers(1, 40),

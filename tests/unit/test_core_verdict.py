@@ -356,7 +356,7 @@ def test_promotable_refuses_a_record_that_contradicts_itself() -> None:
     assert not promotable(replace(verdict, incumbent=verdict.winner))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     counts=st.lists(st.integers(0, 4), min_size=5, max_size=5),

@@ -13,7 +13,7 @@ from infra.fuzz.target import Target, fuzz, input_of
 
 
 @pytest.mark.parametrize("target", targets().values(), ids=lambda target: target.name)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(source=st.randoms(use_true_random=False))
 def test_target_of_any_input_is_right(target: Target, source: random.Random) -> None:
     assert target.check(target.make(source)) is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import MeasurementError
@@ -183,7 +183,6 @@ def test_sample_that_lacks_something_is_refused(changes: dict[str, Any], message
         parse_sample(sampled(**changes), num_logprobs=2)
 
 
-@settings(deadline=None)
 @given(
     weights=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=12, unique=True),
     token=st.integers(0, 11),

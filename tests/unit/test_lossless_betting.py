@@ -43,7 +43,6 @@ def fraction_within(alarms: int, num: int, alpha: float) -> bool:
 
 
 @given(st.one_of(UNIT, EDGES), st.floats(0.0, 3.0), st.floats(0.0, 1.0))
-@settings(deadline=None)
 def test_no_bet_gains_on_average_whatever_mean_the_null_allows(
     m: float, floor: float, where: float
 ) -> None:
@@ -61,7 +60,6 @@ def test_no_bet_gains_on_average_whatever_mean_the_null_allows(
 
 
 @given(UNIT, st.lists(st.tuples(UNIT, st.floats(0.01, 1.0)), min_size=1, max_size=6))
-@settings(deadline=None)
 def test_no_bet_gains_on_numbers_between_0_and_1(
     m: float, drawn: list[tuple[float, float]]
 ) -> None:
@@ -83,7 +81,7 @@ def test_no_bet_gains_on_numbers_between_0_and_1(
     st.floats(0.0, 1.0),
     st.sampled_from([0.0, 0.1]),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_division_into_updates_changes_nothing(
     num: int, cuts: list[int], true_mean: float, floor: float
 ) -> None:
@@ -162,7 +160,6 @@ def test_floor_holds_what_it_names_and_no_more(m: float, sign: int) -> None:
 
 
 @given(st.floats(-20, 20), UNIT)
-@settings(deadline=None)
 def test_tilt_adds_to_the_log_odds_and_back(log_odds: float, m: float) -> None:
     there = tilted(np.array([m]), log_odds)
 

@@ -127,7 +127,7 @@ def test_displacement_that_chance_shows_is_what_lossless_texts_show(pool: Floats
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=6))
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 def test_looking_after_every_batch_ends_as_one_go(cuts: list[int]) -> None:
     observations = text(contexts(np.random.default_rng(9), num=64), 10_000, 4, temperature=0.97)
     test = LosslessTest()

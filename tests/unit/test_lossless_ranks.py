@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.lossless.observations import RANK_BUCKETS, Floats, Observations
@@ -26,7 +26,6 @@ def distributions(draw: st.DrawFn) -> Floats:
 
 
 @given(distributions())
-@settings(deadline=None)
 def test_mass_of_a_bucket_is_the_chance_that_a_sampled_token_is_in_it(p: Floats) -> None:
     vocabulary = p.shape[1]
     every = np.arange(vocabulary)
@@ -42,7 +41,6 @@ def test_mass_of_a_bucket_is_the_chance_that_a_sampled_token_is_in_it(p: Floats)
 
 
 @given(distributions(), st.integers(1, 200))
-@settings(deadline=None)
 def test_masses_from_top_probabilities_are_those_of_the_whole(p: Floats, num_top: int) -> None:
     ranked = ranked_probabilities(p)
     whole = bucket_masses(ranked, is_whole=True)
@@ -77,7 +75,6 @@ def test_rounding_above_one_leaves_no_negative_tail() -> None:
 
 
 @given(distributions(), st.integers(1, 200))
-@settings(deadline=None)
 def test_log_probability_of_a_sampled_token_has_its_exact_mean(p: Floats, num_top: int) -> None:
     vocabulary = p.shape[1]
     every = np.arange(vocabulary)

@@ -29,9 +29,7 @@ NAMES = st.one_of(
         "".join
     ),
 )
-SHARED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
-)
+SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 
 
 @pytest.fixture(autouse=True)

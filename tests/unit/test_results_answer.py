@@ -91,7 +91,7 @@ def test_single_boot_that_is_faster_than_replicated_ones_is_not_passed_over() ->
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_verdict_does_not_hang_on_the_order_of_the_rows(random: Random) -> None:
     rows = study_rows(num_boots=4, gain=1.1)
     by_boot = [rows[at : at + 4] for at in range(0, len(rows), 4)]
@@ -328,7 +328,7 @@ def test_equal_arms_by_speed_seldom_have_a_winner() -> None:
     assert wins <= 10, "5 % of 200; the one-sided level is 2.5 %"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     logs=st.lists(
         st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3)), min_size=2, max_size=6, unique=True

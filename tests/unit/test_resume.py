@@ -160,7 +160,7 @@ anything = st.recursive(
 KEYS = ["", *ASKS, *RACE, *RECORDS, "asks", "race", "has_verdict", "verdict", "records"]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(state=anything, key=st.sampled_from(KEYS))
 @pytest.mark.usefixtures("state_dir")
 def test_state_of_a_foreign_shape_with_its_digest_is_refused_in_one_line(

@@ -28,7 +28,7 @@ def is_served(reply: Reply) -> bool:
 @given(
     parts=st.lists(st.binary(max_size=30) | st.sampled_from([b"{", b"[" * 3000, b'{"a":', b"\xff"]))
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_body_that_is_no_json_object_is_400_and_no_engine_hears_of_it(parts: list[bytes]) -> None:
     try:
         is_object = isinstance(json.loads(b"".join(parts)), dict)
@@ -47,7 +47,7 @@ def test_body_that_is_no_json_object_is_400_and_no_engine_hears_of_it(parts: lis
 
 
 @given(chunks=st.lists(st.binary(min_size=1, max_size=60), max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_chunks_of_an_engine_that_are_no_events_pass_as_they_are(chunks: list[bytes]) -> None:
     broken = FakeEngine(items=(None, (200, SSE), *chunks))
     router = router_of({"v1": broken})

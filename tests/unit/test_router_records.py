@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from router_scene import DONE, SSE, FakeEngine, ask, event, router_of
 
@@ -28,7 +28,6 @@ def passed(*chunks: object, head: object = (200, SSE), body: object = BODY) -> A
     return reply, router.requests(0)["records"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=12))
 def test_chunks_are_passed_as_they_come(chunks: list[bytes]) -> None:
     reply, _ = passed(*chunks)

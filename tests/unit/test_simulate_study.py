@@ -85,7 +85,7 @@ def test_more_nodes_take_fewer_hours_and_not_many_more_boots() -> None:
     assert max(boots) <= min(boots) + 10
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     nodes=st.integers(1, 5),

@@ -69,7 +69,7 @@ def test_sampling_of_the_published_toy_agrees_with_its_enumeration(rule: Rule) -
     assert np.abs(seen - law) == pytest.approx(0.0, abs=4 * 0.5 / num**0.5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     num_tokens=st.integers(2, 3),
@@ -94,7 +94,7 @@ def test_step_emits_texts_as_often_as_the_target_alone(
         assert outcomes.texts.get(text, 0.0) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), num_tokens=st.integers(2, 3), depth=st.integers(1, 3))
 def test_block_accepts_on_average_at_least_as_much_as_token_wise(
     seed: int, num_tokens: int, depth: int
@@ -109,7 +109,7 @@ def test_block_accepts_on_average_at_least_as_much_as_token_wise(
         assert block.lengths == pytest.approx(standard.lengths)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), num_tokens=st.integers(2, 3), depth=st.integers(1, 3))
 def test_greedy_drafts_are_accepted_alike_under_both_rules(
     seed: int, num_tokens: int, depth: int

@@ -297,7 +297,7 @@ def steps(
     return told
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 40), parallel=st.integers(1, 4))
 def test_race_decides_after_a_restore_as_without_it(seed: int, cut: int, parallel: int) -> None:
     """F17: what is done is kept, and the rest is the same rest."""

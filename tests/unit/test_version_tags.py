@@ -142,7 +142,7 @@ def use(tag: str, text: str, number: int) -> None:
             each()
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(tagged(), st.sampled_from([1, 2]))
 @example((NEXT_TAG, "\N{SUPERSCRIPT TWO}"), 1)
 @example((NEXT_TAG, "9" * 5000), 1)
