@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +13,18 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from infra.chaos.site import Site
-from orchestrator.adapters.kept_file import read_kept
-from orchestrator.adapters.mlflow_names import BLOCK_TAG, PARENT_TAG
+from infra.chaos.site import Site, environment
+from orchestrator.adapters.mlflow_names import PARENT_TAG, TRIAL_TAG
+from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX
 from orchestrator.adapters.serve_reaper import LEASE_S, LOOK_S
-from orchestrator.adapters.study_file import FORMAT
+from orchestrator.adapters.study_file import StudyFile
+from orchestrator.errors import OrchestratorError
+from orchestrator.journal import StudyState, check_journal
+from orchestrator.resume import load_state
 
 GONE_WITHIN_S = LEASE_S + 4 * LOOK_S
 """A dead trial's application lives until its lease has run out, and is then taken down."""
-BLOCK_METRIC = "block/output_tokens"
-"""Of every block one point."""
 _DONE = re.compile(r": done on node ", re.MULTILINE)
 
 
@@ -33,9 +33,9 @@ class Findings:
     """What is not as it must be."""
 
     lost: Sequence[str] = ()
-    """Ids of blocks that a counted boot has and MLflow has not."""
+    """Ids of blocks that were measured and are not in MLflow."""
     double: Sequence[str] = ()
-    """Ids of blocks that are there twice."""
+    """Ids of blocks that are there more than once."""
     orphans: Sequence[str] = ()
     """What is left of the study's trials."""
     wrong: Sequence[str] = ()
@@ -50,57 +50,48 @@ def look(site: Site, study_id: str, said: Sequence[str]) -> Findings:
         study_id: Of the study.
         said: Lines of all its drivers.
     """
+    uri, experiment = site.cluster.mlflow_uri, site.config.tracking.experiment
     orphans = _orphans(site)
     try:
-        state = read_kept(site.cluster.state_dir / "studies" / study_id / "state.json", FORMAT)
-    except (OSError, ValueError) as error:
-        return Findings(orphans=orphans, wrong=[f"its state cannot be read: {error}"])
-    client = MlflowClient(site.cluster.mlflow_uri)
-    study = client.get_run(state["run_id"])
-    wrong = []
-    if not state["has_verdict"]:
+        with environment("SPECPILOT_STATE_DIR", str(site.cluster.state_dir)):
+            file = StudyFile(study_id, lambda _text: None)
+            with file:
+                state = load_state(file)
+        blocks = check_journal(state, MlflowTracker(uri, experiment=experiment))
+    except OrchestratorError as error:
+        return Findings(orphans=orphans, wrong=[f"its blocks cannot be looked up: {error}"])
+    client = MlflowClient(uri)
+    study = client.get_run(state.run_id)
+    wrong = [f"MLflow has block {block}, which nobody measured" for block in blocks.unknown]
+    if not state.has_verdict:
         wrong.append("its state has no verdict")
     if study.info.status != "FINISHED":
         wrong.append(f"its run is {study.info.status}")
     boots = _boots(state)
-    runs = {run.info.run_id: run for run in _children(client, study)}
-    wrong += _uncounted(boots, runs)
+    wrong += _uncounted(boots, _children(client, study))
     num_told = len(_DONE.findall("".join(said)))
     num_kept = sum(boot["status"] == "ok" for boot in boots)
     if num_told > num_kept:
         wrong.append(f"{num_told} boots were told to be done and {num_kept} are kept")
-    measured = [block["block_id"] for boot in boots for block in boot["blocks"]]
-    stored = {run_id: _block_ids(run) for run_id, run in runs.items()}
-    lost = [
-        block["block_id"]
-        for boot in boots
-        for block in boot["blocks"]
-        if block["block_id"] not in stored.get(boot["run_id"], ())
-    ]
-    every = Counter(measured) | Counter(block for ids in stored.values() for block in ids)
-    double = [block for block, number in every.items() if number > 1]
-    for boot in boots:
-        points = client.get_metric_history(boot["run_id"], BLOCK_METRIC)
-        if len(points) > len(boot["blocks"]):
-            double += [f"{len(points)} points of {len(boot['blocks'])} blocks"]
-    return Findings(lost=lost, double=double, orphans=orphans, wrong=wrong)
+    return Findings(lost=blocks.lost, double=blocks.double, orphans=orphans, wrong=wrong)
 
 
-def _boots(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    race = state["race"] or {"boots": [], "proofs": {}}
+def _boots(state: StudyState) -> list[dict[str, Any]]:
+    race = state.race or {"boots": [], "proofs": {}}
     proofs = [boot for item in race["proofs"].values() for boot in item["ended"]]
     return [*race["boots"], *proofs]
 
 
-def _uncounted(boots: Sequence[Mapping[str, Any]], runs: Mapping[str, Run]) -> list[str]:
+def _uncounted(boots: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:
     """Return what MLflow says of boots that the study does not say."""
-    counted = {boot["run_id"] for boot in boots}
-    wrong = [f"a boot without a run: {boot['trial_id']}" for boot in boots if not boot["run_id"]]
-    for run_id, run in runs.items():
+    counted = {boot["trial_id"] for boot in boots}
+    wrong = []
+    for run in runs:
+        trial_id = run.data.tags.get(TRIAL_TAG)
         if run.info.status == "RUNNING":
-            wrong.append(f"the run of trial {run.info.run_name} is RUNNING")
-        elif run.info.status == "FINISHED" and run_id not in counted:
-            wrong.append(f"trial {run.info.run_name} is FINISHED and was not counted")
+            wrong.append(f"the run of trial {trial_id} is RUNNING")
+        elif run.info.status == "FINISHED" and trial_id not in counted:
+            wrong.append(f"trial {trial_id} is FINISHED and was not counted")
     return wrong
 
 
@@ -108,10 +99,6 @@ def _children(client: MlflowClient, study: Run) -> list[Run]:
     query = f"tags.`{PARENT_TAG}` = '{study.info.run_id}'"
     found: list[Run] = client.search_runs([study.info.experiment_id], query)
     return found
-
-
-def _block_ids(run: Run) -> list[str]:
-    return [value for key, value in run.data.tags.items() if key.startswith(BLOCK_TAG)]
 
 
 def _orphans(site: Site) -> list[str]:
@@ -127,6 +114,7 @@ def _left(site: Site) -> list[str]:
         *(f"process {pid}" for pid in site.trial_engines()),
         *(f"application {name}" for name in _applications(site) if name.startswith(TRIAL_PREFIX)),
         *(f"folder {folder}" for folder in _socket_folders(site)),
+        *(f"record {record.name}" for record in (site.cluster.state_dir / "boots").glob("*")),
     ]
 
 

@@ -76,7 +76,7 @@ class Site:
             draft_sample_method="probabilistic",
             rejection_sample_method="block",
         )
-        with _environment("SPECPILOT_STATE_DIR", str(self.cluster.state_dir)):
+        with environment("SPECPILOT_STATE_DIR", str(self.cluster.state_dir)):
             held = premises(prepare(self.config, models_must_exist=True))
         promise = Promise(
             arm=arm,
@@ -287,7 +287,7 @@ def _ancestry(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
+def environment(name: str, value: str) -> Iterator[None]:
     """Set one variable of this process for a while."""
     before = os.environ.get(name)
     os.environ[name] = value
