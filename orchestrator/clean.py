@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.adapters import node_leftovers, serve_reaper
 from orchestrator.adapters.node_leftovers import NodeLeftovers
@@ -32,6 +32,8 @@ class Survey:
     things: tuple[Leftover, ...]
     notes: tuple[str, ...]
     has_ray: bool
+    is_whole: bool = True
+    """Whether all nodes of the Ray were looked at; where there is none, this node is all."""
 
 
 def survey(asked: frozenset[str]) -> Survey:
@@ -47,8 +49,10 @@ def survey(asked: frozenset[str]) -> Survey:
         return _judged([_here()], [], asked, claim=False, has_ray=False, notes=[note])
     answers = on_every_node(node_leftovers.look, str(state_dir()))
     notes = [f"node {a.node} was not looked at: {a.error}" for a in answers if a.error]
+    is_whole = not notes
     nodes = [answer.value for answer in answers if answer.value is not None]
-    return _judged(nodes, _of_ray(), asked, claim=is_claimed(), has_ray=True, notes=notes)
+    judged = _judged(nodes, _of_ray(), asked, claim=is_claimed(), has_ray=True, notes=notes)
+    return replace(judged, is_whole=is_whole)
 
 
 def _here() -> NodeLeftovers:
@@ -119,13 +123,13 @@ def remove(found: Survey, asked: frozenset[str]) -> list[str]:
 
 
 def _remove_of_ray(wanted: Iterable[Leftover]) -> list[str]:
-    kinds = {item.kind for item in wanted}
+    stays, kinds = [], {item.kind for item in wanted}
     if Kind.APPLICATION in kinds:
         sweep_applications(wait_s=_APPLICATIONS_S)
     for item in wanted:
-        if item.kind is Kind.LEASE:
-            serve_reaper.release(item.name)
-    return [f"application {name} is still there" for name in trial_applications()]
+        if item.kind is Kind.LEASE and (why := serve_reaper.release(item.name)) is not None:
+            stays.append(f"lease {item.name}: {why}")
+    return [*stays, *(f"application {name} is still there" for name in trial_applications())]
 
 
 def _on_nodes(has_ray: bool, *args: object) -> list[str]:

@@ -70,14 +70,14 @@ def run(args: argparse.Namespace) -> int:
     sys.stdout.writelines(f"{line}\n" for line in format_survey(found.things, found.notes))
     removable = [item for item in found.things if item.is_kept_because is None]
     if not removable:
-        return 0
+        return 0 if found.is_whole else 1
     if not args.yes:
         sys.stdout.write(f"nothing was touched; --yes removes the {len(removable)} to be removed\n")
-        return 0
+        return 0 if found.is_whole else 1
     left = clean.remove(found, asked)
     gone = "" if left else f"removed {len(removable)}\n"
     sys.stdout.writelines([*(f"stays: {text}\n" for text in left), gone])
-    return 1 if left else 0
+    return 0 if found.is_whole and not left else 1
 
 
 def format_survey(things: Sequence[Leftover], notes: Iterable[str]) -> list[str]:
@@ -89,7 +89,12 @@ def format_survey(things: Sequence[Leftover], notes: Iterable[str]) -> list[str]
     ):
         if part:
             lines += [f"{title}:", *(f"  {_line(item)}" for item in part)]
-    return lines if things else [*lines, "nothing is left of any study"]
+    if things:
+        return lines
+    return [
+        *lines,
+        "nothing was found where it was looked" if lines else "nothing is left of any study",
+    ]
 
 
 def _line(item: Leftover) -> str:

@@ -151,9 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()  # nobody reads on
         return 1
     except KeyboardInterrupt:
-        swept = args.command == "study"
-        removed = "; applications of the study's trials were removed" if swept else ""
-        print(f"interrupted{removed}", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
     except StudyStopped as error:
         print(f"error: {error}", file=sys.stderr)

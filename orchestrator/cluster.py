@@ -251,22 +251,29 @@ def trial_applications() -> list[str]:
     return [name for name in serve.status().applications if name.startswith(TRIAL_PREFIX)]
 
 
-def sweep_trials(*, wait_s: float = 60.0) -> list[str]:
+def sweep_trials(*, wait_s: float = 60.0, nodes_wait_s: float = NODES_WAIT_S) -> list[str]:
     """End all trials on the cluster; only the claim's holder may.
 
     Their applications first, then on every node what dead boots left there.
 
     Args:
         wait_s: Longest wait for the applications to be gone.
+        nodes_wait_s: Longest wait for the nodes after that.
 
     Returns:
-        What was found, in words; empty when there was nothing.
+        What was found and what became of it, in words; empty when there was nothing.
     """
     names = sweep_applications(wait_s=wait_s)
-    answers = on_every_node(end_dead_boots, str(boots_dir()), wait_s=NODES_WAIT_S)
+    here = set(trial_applications()) if names else set()
+    ends = [f"{name} {'is left' if name in here else 'is gone'}" for name in names]
+    answers = on_every_node(end_dead_boots, str(boots_dir()), wait_s=nodes_wait_s)
     said = [text for answer in answers for text in answer.value or ()]
-    silent = [f"node {answer.node}: {answer.error}" for answer in answers if answer.error]
-    return [*names, *dict.fromkeys(said), *silent]
+    silent = [
+        f"node {answer.node} was not looked at: {answer.error}"
+        for answer in answers
+        if answer.error
+    ]
+    return [*ends, *dict.fromkeys(said), *silent]
 
 
 def sweep_applications(*, wait_s: float) -> list[str]:

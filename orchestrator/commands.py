@@ -159,7 +159,7 @@ def _conduct(
 def _sweep(printer: Printer) -> None:
     swept = sweep_trials()
     if swept:
-        printer.say(f"swept what dead trials left: {', '.join(swept)}")
+        printer.say(f"of dead trials: {', '.join(swept)}")
 
 
 def _asked_now(prepared: Prepared, registry: Registry) -> dict[str, Any]:
@@ -187,7 +187,9 @@ def give_up(
     conduct: Conduct,
     error: BaseException,
     command: str,
-    sweep: Callable[[], object] = lambda: sweep_trials(wait_s=SWEEP_S - 2),
+    sweep: Callable[[], object] = lambda: sweep_trials(
+        wait_s=SWEEP_S - 2, nodes_wait_s=SWEEP_S - 2
+    ),
 ) -> None:
     """Say how to resume, and close what can be closed; the error is the caller's to raise on.
 
@@ -204,7 +206,7 @@ def give_up(
     try:
         within(SWEEP_S, sweep)
     except Exception as second:  # noqa: BLE001  Ray has many, and the first error is the cause
-        say(f"applications of trials may be left: {second}")
+        say(f"something of trials may be left, which `clean` shows: {second}")
     try:
         within(CLOSE_S, lambda: _close_failed(conduct, error))
     except OrchestratorError as second:
@@ -212,7 +214,7 @@ def give_up(
 
 
 def _close_failed(conduct: Conduct, error: BaseException) -> None:
-    conduct.journal.flush(CLOSE_S)
+    conduct.journal.flush(CLOSE_S / 2)  # a trial that MLflow refuses leaves time for the study
     if conduct.journal.state.has_verdict:
         return  # a verdict that is stored stays one, whatever became of its delivery
     tags = {"reason": (str(error) or type(error).__name__)[:4000]}

@@ -80,8 +80,8 @@ class Journal:
         self._tracker = tracker
         self._say = say
         records = Records() if state.records is None else from_plain(Records, state.records)
-        self._pending = list(records.pending)
-        self._plain = [to_plain(entry) for entry in self._pending]  # once: it is written often
+        # Each with its plain form, made once: it is written often.
+        self._pending = [(entry, to_plain(entry)) for entry in records.pending]
         self._measured = dict(records.measured)
         self._runs = dict(records.runs)
         self._closed = state.trial_ids
@@ -152,7 +152,7 @@ class Journal:
         """
         failed: set[str] = set()
         with self._lock:
-            due = list(self._pending)
+            due = [entry for entry, _ in self._pending]
         for entry in due:
             if entry.trial_id in failed:
                 continue
@@ -176,21 +176,26 @@ class Journal:
             return replace(boot, run_id=self._runs.get(boot.trial_id))
 
     def _add(self, entry: Entry) -> None:
-        """Take what is new; Tune may hand over a trial's last result twice."""
+        """Take what is new; Tune may hand over a trial's last result twice.
+
+        An interrupt in between leaves an entry that is told and not counted, and is taken again.
+        """
         known = self._measured.get(entry.trial_id, ())
+        ids: list[str] = []
         if entry.block is not None:
             if entry.block.block_id in known:
                 return
-            self._measured[entry.trial_id] = (*known, entry.block.block_id)
+            ids = [entry.block.block_id]
         elif entry.boot is not None:
             if entry.trial_id in self._closed:
                 return
-            self._closed.add(entry.trial_id)
+            # A block whose result was lost with a message comes with its boot.
             ids = [block.block_id for block in entry.boot.blocks]
-            # One whose result was lost with a message comes with its boot.
+        self._pending.append((entry, to_plain(entry)))
+        if ids:
             self._measured[entry.trial_id] = tuple(dict.fromkeys([*known, *ids]))
-        self._pending.append(entry)
-        self._plain.append(to_plain(entry))
+        if entry.boot is not None:
+            self._closed.add(entry.trial_id)
 
     def _tell(self, entry: Entry) -> str:
         tracker, run_id = self._tracker, self._runs.get(entry.trial_id)
@@ -207,8 +212,7 @@ class Journal:
         """Forget an entry; on the disk it goes with the next state, and may be told twice."""
         with self._changed:
             self._runs[entry.trial_id] = run_id
-            index = next(i for i, other in enumerate(self._pending) if other is entry)
-            del self._pending[index], self._plain[index]
+            self._pending = [item for item in self._pending if item[0] is not entry]
             self._changed.notify_all()
 
     def _complain(self, trial_id: str, error: OrchestratorError) -> None:
@@ -232,7 +236,7 @@ class Journal:
 
     def _write(self, state: StudyState) -> None:
         records = {
-            "pending": list(self._plain),
+            "pending": [plain for _, plain in self._pending],
             "measured": {trial: list(ids) for trial, ids in self._measured.items()},
             "runs": dict(self._runs),
         }

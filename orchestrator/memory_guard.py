@@ -65,8 +65,14 @@ class MemoryGuard:
 
     def _watch(self) -> None:
         while not self._over.wait(self._look_s):
-            breach = below_floor(self._node.memory_available(), self._needs)
-            if breach is not None:
-                self.breach = self.breach or breach
-                logger.warning("the engine is killed: %s", breach)
-                self._engine.kill()
+            try:
+                self._look()
+            except Exception:  # whatever it is, the thread must look again
+                logger.exception("the node's memory cannot be guarded")
+
+    def _look(self) -> None:
+        breach = below_floor(self._node.memory_available(), self._needs)
+        if breach is not None:
+            self.breach = self.breach or breach
+            logger.warning("the engine is killed: %s", breach)
+            self._engine.kill()

@@ -14,6 +14,7 @@ from orchestrator.adapters.study_file import StudyFile, states_left, studies_dir
 from orchestrator.core.codec import from_plain
 from orchestrator.core.journal import Records
 from orchestrator.core.premises import Premises, differences
+from orchestrator.core.secrecy import redact_texts
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError, TransientError
 from orchestrator.incumbent import with_incumbent
@@ -122,7 +123,8 @@ def asked(
         "premises": {build: item.to_dict() for build, item in premises.items()},
         "proof_workload": prepared.proof_workload.digest,
     }
-    return dict(json.loads(json.dumps(plain)))
+    # As it is kept: what is compared with it later was written without secrets.
+    return dict(json.loads(json.dumps(redact_texts(plain))))
 
 
 def require_same(state: StudyState, asks: Mapping[str, Any]) -> None:

@@ -108,7 +108,11 @@ class StudyRun:
         with Clients(url, model, streams=streams) as tally:
             wrong = self._to_its_end()
             self._bring_back()
-            found = Findings() if self.study_id is None else look(site, self.study_id, self.said)
+            found = (
+                Findings(wrong=["no driver came so far that the study had an id"])
+                if self.study_id is None
+                else look(site, self.study_id, self.said)
+            )
         is_right = not (wrong or found.wrong or found.lost or found.double or found.orphans)
         return StudyRecord(
             seed=self.seed,

@@ -167,9 +167,8 @@ class MlflowTracker:
         """End as FAILED the runs of a study's trials, those with the ids ``kept`` excepted."""
         with translated():
             self._client.get_run(study_run_id)
-            query = f"tags.`{PARENT_TAG}` = '{study_run_id}' and attributes.status != 'FAILED'"
-            for run in self._client.search_runs([self._experiment_id], query):
-                if run.data.tags.get(TRIAL_TAG) not in kept:
+            for run in list(self._trials(study_run_id)):
+                if run.info.status != "FAILED" and run.data.tags.get(TRIAL_TAG) not in kept:
                     self._fail(run, DROPPED_TRIAL_TAGS)
 
     def close_study(

@@ -95,8 +95,9 @@ def condition(folder: Path) -> Condition:
             if not file.is_held:
                 return Condition.UNREADABLE
             return _condition_held(file)
-    except ConfigError:
-        return Condition.RUNNING
+    except ConfigError as error:
+        is_held = isinstance(error.__cause__, BlockingIOError)
+        return Condition.RUNNING if is_held else Condition.UNREADABLE
 
 
 def _condition_held(file: StudyFile) -> Condition:
@@ -155,8 +156,16 @@ def _of_folder(kind: Kind, path: Path, host: str) -> Leftover:
         study_id=None if kind is Kind.AUDIT else path.name,
         detail=str(path),
         size_bytes=_size(path),
-        age_s=max(0.0, time.time() - path.stat().st_mtime),
+        age_s=_age_s(path),
     )
+
+
+def _age_s(path: Path) -> float | None:
+    """Return how long ago a folder was changed; None when it has gone meanwhile."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return None
 
 
 def _size(folder: Path) -> int:

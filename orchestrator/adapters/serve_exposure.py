@@ -58,9 +58,15 @@ def _asks_token(dashboard_url: str) -> bool:
             return False
     except urllib.error.HTTPError as error:
         error.close()
-        return error.code in (401, 403)
+        if error.code < 500:  # whatever else it says, it said it without a token
+            return error.code in (401, 403)
+        raise _silent(dashboard_url, error) from error
     except (OSError, HTTPException) as error:
-        raise ConfigError(
-            f"ray at '{dashboard_url}'", f"its dashboard does not answer ({error})",
-            "start the head with `--include-dashboard true`",
-        ) from error  # fmt: skip
+        raise _silent(dashboard_url, error) from error
+
+
+def _silent(dashboard_url: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"ray at '{dashboard_url}'", f"its dashboard does not answer ({error})",
+        "start the head with `--include-dashboard true`",
+    )  # fmt: skip

@@ -55,7 +55,7 @@ class Reaper:
         names = [n for n in serve.status().applications if n.startswith(self._prefix)]
         for name in names:
             self._expires.setdefault(name, now + self._lease_s)
-        expired = [name for name in names if self._expires[name] < now]
+        expired = [name for name in names if self._expires.get(name, now) < now]
         for name, until in list(self._expires.items()):
             if until < now:
                 self._expires.pop(name, None)
@@ -94,9 +94,13 @@ def leases() -> list[str]:
     return found
 
 
-def release(app_name: str) -> None:
-    """Let the reaper forget a lease; its application is gone."""
-    ray.get(_reaper().release.remote(app_name), timeout=_ANSWER_S)
+def release(app_name: str) -> str | None:
+    """Let the reaper forget a lease; its application is gone. Return why it could not, or None."""
+    try:
+        ray.get(_reaper().release.remote(app_name), timeout=_ANSWER_S)
+    except (ValueError, ray.exceptions.RayError) as error:
+        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return None
 
 
 def _reaper() -> Any:

@@ -73,12 +73,18 @@ def gives_up(looks: Sequence[Look]) -> bool:
     """
     if not looks:
         return False
-    now_s = looks[-1].at_s
+    now_s, since_s = looks[-1].at_s, looks[-1].at_s - STEADY_S
     if now_s >= WAIT_S:
         return True
-    if now_s < STEADY_S:
+    if looks[0].at_s > since_s:
         return False
-    known = [(look.at_s, look.mem_available_bytes or 0) for look in looks]
-    earlier = max(size for at_s, size in known if at_s <= now_s - STEADY_S)
-    lately = max(size for at_s, size in known if at_s > now_s - STEADY_S)
-    return lately - earlier < RISE_BYTES
+    known = [
+        (look.at_s, look.mem_available_bytes)
+        for look in looks
+        if look.mem_available_bytes is not None
+    ]
+    earlier = [size for at_s, size in known if at_s <= since_s]
+    lately = [size for at_s, size in known if at_s > since_s]
+    if not lately:
+        return True
+    return bool(earlier) and max(lately) - max(earlier) < RISE_BYTES

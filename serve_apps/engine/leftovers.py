@@ -236,8 +236,7 @@ def end(boot: DeadBoot, boots_dir: Path, *, grace_s: float = 5.0) -> list[str]:
 
 
 def _clear(boot: DeadBoot, file: str) -> list[str]:
-    paths = {Path(path).name for path, _ in boot.segments}
-    own = segments.read_kept(segments.segments_file(file)) if paths else {}
+    own = segments.read_kept(segments.segments_file(file)) if boot.segments else {}
     return segments.clear(boot.folder or "", own, file)
 
 

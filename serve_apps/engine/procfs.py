@@ -120,11 +120,11 @@ def describe(pid: int) -> str:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Send a signal to each process that is still there."""
+    """Send a signal to each process that is still there and may be sent one."""
     for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             continue
 
 

@@ -65,6 +65,11 @@ def look(url: str, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Ex
     return exposure(url, name="specpilot", http_host="10.0.0.10", api_keys=None)
 
 
+def test_ray_whose_dashboard_fails_is_not_said_to_ask_nobody() -> None:
+    with dashboard(503) as url, pytest.raises(ConfigError, match="dashboard does not answer"):
+        exposure(url, name="specpilot", http_host="127.0.0.1", api_keys=None)
+
+
 @pytest.mark.parametrize(("status", "asks"), [(200, False), (401, True), (403, True), (404, False)])
 def test_ray_asks_for_a_token_if_it_refuses_who_has_none(
     status: int, asks: bool, monkeypatch: pytest.MonkeyPatch

@@ -128,7 +128,7 @@ def test_clean_of_a_clean_machine_says_so(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
 
     assert cli.main(["clean", "--yes"]) == 0
-    assert "nothing is left of any study" in capsys.readouterr().out
+    assert "nothing was found where it was looked" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["../models", "a/b", "", "A"])

@@ -180,19 +180,6 @@ def test_status_tells_how_a_command_ended(
     assert text in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("command", "removes"), [("study", True), ("plan", False)])
-def test_interrupted_command_says_what_was_removed_only_where_something_was(
-    command: str, removes: bool, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_config: StudyConfig, **_options: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands, command, interrupted)
-
-    assert cli.main([command, DEMO]) == 130
-    assert ("were removed" in capsys.readouterr().err) == removes
-
-
 @pytest.mark.parametrize("command", ["study", "promote", "rollback", "sync", "status"])
 def test_sigterm_ends_a_command_in_order(
     command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch

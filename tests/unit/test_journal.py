@@ -156,6 +156,29 @@ def test_blocks_wait_for_a_tracker_that_is_away_and_come_in_their_order() -> Non
     assert check_journal(journal.state, tracker) == ALL_THERE
 
 
+def test_interrupt_while_a_block_is_taken_loses_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C comes anywhere; the block is handed over again, or is not measured at all."""
+    tracker, disk = FakeTracker(), Disk(lambda: None)
+    journal, _ = journal_of(tracker, disk)
+    journal.keep(RACE, [block_of("t", 0)])
+
+    def interrupted(_value: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.journal.to_plain", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.keep(RACE, [block_of("t", 1)])
+    journal.keep(RACE)
+    assert disk.read()["records"]["measured"] == {"t": ["t/0"]}
+    journal.keep(RACE, [block_of("t", 1)])
+
+    assert journal.replay()
+    assert check_journal(journal.state, tracker) == ALL_THERE
+    (run,) = (run for run in tracker.runs.values() if run.parent_id)
+    assert list(run.blocks) == ["t/0", "t/1"]
+
+
 def test_new_driver_tells_what_the_old_one_could_not() -> None:
     tracker, disk = AwayTracker(), Disk(lambda: None)
     journal, _ = journal_of(tracker, disk)

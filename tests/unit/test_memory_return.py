@@ -249,3 +249,28 @@ def test_trial_whose_engine_cannot_be_ended_counts_and_says_so() -> None:
 
     assert boot.status is BootStatus.OK
     assert "the end of the engine: of study/trial-a is left: survived SIGKILL: 77" in boot.reason
+
+
+@given(
+    first_s=st.floats(0.0001, 1.0),
+    steps_s=st.lists(st.floats(0.2, 3.0), min_size=1, max_size=80),
+    known=st.booleans(),
+)
+def test_wait_whose_looks_come_at_any_moment_has_an_answer(
+    first_s: float, steps_s: list[float], *, known: bool
+) -> None:
+    looks = [Look(at_s=first_s, mem_available_bytes=GIB if known else None)]
+    for step_s in steps_s:
+        looks.append(replace(looks[-1], at_s=looks[-1].at_s + step_s))
+        if looks[-1].at_s - first_s < STEADY_S and looks[-1].at_s < WAIT_S:
+            assert not gives_up(looks)
+        elif looks[-1].at_s > first_s + STEADY_S:
+            assert gives_up(looks)
+
+
+def test_memory_that_is_told_late_is_no_rise() -> None:
+    told = [None] * 5 + [GIB] * 40
+
+    looks = [Look(at_s=float(i), mem_available_bytes=size) for i, size in enumerate(told)]
+
+    assert next(n for n in range(1, len(looks)) if gives_up(looks[:n])) <= round(STEADY_S) + 7

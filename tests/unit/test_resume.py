@@ -7,7 +7,7 @@ import io
 import json
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -323,6 +323,18 @@ def test_study_that_was_changed_is_refused_in_words(
 
 
 @pytest.mark.usefixtures("state_dir")
+def test_study_whose_settings_look_like_secrets_can_be_resumed(inputs: list[str]) -> None:
+    """What is kept has none; what it is compared with must be cut in the same way."""
+    source = "node.board_model.source=https://forums.example.org/t/1?page=2"
+    now = asks_of(load_config(DEMO, [*inputs, source]))
+    state = StudyState(study_id=ID, run_id="run-0", asks=now)
+    with StudyFile(ID, silent) as file:
+        file.write({item.name: getattr(state, item.name) for item in fields(state)})
+
+        require_same(load_state(file), now)
+
+
+@pytest.mark.usefixtures("state_dir")
 @pytest.mark.parametrize(
     ("before", "now"),
     [
@@ -469,7 +481,7 @@ def test_end_of_a_study_waits_for_nothing_that_hangs(monkeypatch: pytest.MonkeyP
     assert (
         f"the verdict is kept and the tracker lacks it; to finish: again --resume {ID}" in lines[0]
     )
-    assert "may be left: no answer within" in lines[1]
+    assert "may be left, which `clean` shows: no answer within" in lines[1]
     assert "stays open: no answer within" in lines[2]
     for_ever.set()
 
