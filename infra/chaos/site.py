@@ -31,7 +31,7 @@ from orchestrator.ports import Version
 from orchestrator.prepare import premises, prepare
 from orchestrator.production_stage import app_name
 from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, STEP_TAG
-from serve_apps.engine.spec import BOOT_ID_VARIABLE
+from serve_apps.engine.spec import BOOT_ID_VARIABLE, TRIAL_VARIABLE
 
 COMMAND_TIMEOUT_S = 400.0
 MODEST = Expected(mean=1.1, variance=0.01, weight=100.0, degrees_of_freedom=5)
@@ -229,9 +229,9 @@ class Site:
         return _kill([pid for pid in self._engines() if replica in _ancestry(pid)])
 
     def trial_engines(self) -> list[int]:
-        """Return the engines' processes that are not production's; guards are none."""
-        replica = f"ServeReplica:{self.config.production.name}-v"
-        return [pid for pid in self._engines() if replica not in _ancestry(pid)]
+        """Return the engines' processes that carry the mark of a trial; guards are none."""
+        mark = f"{TRIAL_VARIABLE}=".encode()
+        return [pid for pid in self._engines() if mark in _environ(pid)]
 
     def _engines(self) -> list[int]:
         """Return what carries the mark of a boot; its guard does, too, and is left out."""
