@@ -52,7 +52,7 @@ def survey(asked: frozenset[str]) -> Survey:
     is_whole = not notes
     nodes = [answer.value for answer in answers if answer.value is not None]
     judged = _judged(nodes, _of_ray(), asked, claim=is_claimed(), has_ray=True, notes=notes)
-    return replace(judged, is_whole=is_whole)
+    return replace(judged, is_whole=judged.is_whole and is_whole)
 
 
 def _here() -> NodeLeftovers:
@@ -83,16 +83,22 @@ def _judged(
     for node in machines:
         for study_id, condition in node.conditions.items():
             conditions[study_id] = worst({condition, conditions.get(study_id, condition)})
+    found = [*of_ray, *(item for node in machines for item in node.found)]
+    unread = [text for node in machines for text in node.unread]
     known = Circumstances(
         conditions=conditions,
         is_claimed=claim,
-        is_whole=has_ray and not notes,
+        is_whole=has_ray and not notes and not unread,
         asked=asked,
     )
-    found = [*of_ray, *(item for node in machines for item in node.found)]
     if claim:
         notes = [*notes, "a study or promotion is under way on this Ray"]
-    return Survey(things=tuple(judge(found, known)), notes=tuple(notes), has_ray=has_ray)
+    return Survey(
+        things=tuple(judge(found, known)),
+        notes=(*notes, *unread),
+        has_ray=has_ray,
+        is_whole=not unread,
+    )
 
 
 def remove(found: Survey, asked: frozenset[str]) -> list[str]:

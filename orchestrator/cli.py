@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import shlex
 import sys
@@ -139,6 +140,7 @@ def _add_watch_options(sub: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
+    _prepare_output()
     args = _parsed(argv)
     try:
         status = _run(args)
@@ -160,7 +162,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.filename is not None:
+            print(f"error: {os.fsdecode(error.filename)}: {error.strerror}", file=sys.stderr)
+            return 1
+        if error.errno not in (errno.ENOSPC, errno.EBADF):
             traceback.print_exc()
             return 1
         _drop_output()
@@ -169,6 +174,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception:  # noqa: BLE001  the last boundary: status 1 must not look like bad input
         traceback.print_exc()
         return 1
+
+
+def _prepare_output() -> None:
+    """See that there is an output, and that names of files that are no text can be printed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  to the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -58,6 +59,8 @@ def read_kept(file: Path, form: str) -> dict[str, Any]:
         OSError: It cannot be read.
         ValueError: It is damaged, or of another version; the text goes on after the file's name.
     """
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ValueError("is no file")
     head, _, body = file.read_bytes().partition(b"\n")
     try:
         told = json.loads(head)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from serve_apps.engine.leftovers import DeadBoot
 FOLDERS = {Kind.AUDIT: "audit", Kind.TUNE: "tune", Kind.STATE: "studies"}
 """By kind: where its folders lie below the state folder."""
 BOOTS = "boots"
+_STUDY = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}-\d{8}-\d{6}(-\d+)?")
+_TRIAL = re.compile(r"[0-9a-f]{8}(_\d{5})?")
+OURS = {Kind.AUDIT: _TRIAL, Kind.TUNE: _STUDY, Kind.STATE: _STUDY}
+"""By kind: the names that its folders are given. What is named otherwise is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,8 @@ class NodeLeftovers:
     found: tuple[Leftover, ...]
     conditions: Mapping[str, Condition]
     """Of the studies whose states lie here, by id."""
+    unread: tuple[str, ...] = ()
+    """What could not be looked at, each with the reason."""
 
 
 def look(state: str) -> NodeLeftovers:
@@ -41,15 +48,14 @@ def look(state: str) -> NodeLeftovers:
     host, folder = socket.gethostname(), Path(state).absolute()
     owner = procfs.owner(os.getpid())
     boots = [_of_boot(boot, host) for boot in leftovers.find(folder / BOOTS)]
-    folders = [
-        _of_folder(kind, path, host)
-        for kind, name in FOLDERS.items()
-        for path in _folders(folder / name)
-    ]
+    unread: list[str] = []
+    paths = {kind: _folders(kind, folder / name, unread) for kind, name in FOLDERS.items()}
+    folders = [_of_folder(kind, path, host) for kind in paths for path in paths[kind]]
     return NodeLeftovers(
         machine=f"{host} {record.machine_boot()} {owner} {folder}",
         found=(*boots, *folders),
-        conditions={path.name: condition(path) for path in _folders(folder / "studies")},
+        conditions={path.name: condition(path) for path in paths[Kind.STATE]},
+        unread=tuple(f"{host}: {text}" for text in unread),
     )
 
 
@@ -67,7 +73,7 @@ def remove(state: str, names: Mapping[Kind, Iterable[str]], asked: frozenset[str
         if boot.boot_id in wanted:
             left += leftovers.end(boot, folder / BOOTS)
     for kind in FOLDERS:
-        for name in names.get(kind, ()):
+        for name in filter(OURS[kind].fullmatch, names.get(kind, ())):
             path = folder / FOLDERS[kind] / name
             study = folder / FOLDERS[Kind.STATE] / name
             left += _remove_folder(path, study, needs_verdict=name not in asked)
@@ -124,13 +130,20 @@ def _remove_folder(path: Path, study: Path, *, needs_verdict: bool) -> list[str]
     return []
 
 
-def _folders(place: Path) -> Iterator[Path]:
-    """Return the folders in a place; not links, which lead elsewhere."""
+def _folders(kind: Kind, place: Path, unread: list[str]) -> list[Path]:
+    """Return the folders of a kind in its place; not links, which lead elsewhere."""
     try:
-        entries = sorted(place.iterdir())
-    except OSError:
-        return
-    yield from (path for path in entries if path.is_dir() and not path.is_symlink())
+        entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        return [
+            Path(entry.path)
+            for entry in entries
+            if OURS[kind].fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        unread.append(f"{place} cannot be read: {error.strerror}")
+        return []
 
 
 def _of_boot(boot: DeadBoot, host: str) -> Leftover:

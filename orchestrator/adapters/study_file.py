@@ -47,8 +47,10 @@ class StudyFile:
         Raises:
             ConfigError: Another driver holds it.
         """
-        if _ID.fullmatch(self.study_id) and self._folder.is_dir():
+        if _ID.fullmatch(self.study_id):
             try:
+                if not self._folder.is_dir():
+                    return self
                 self._lock = locked(self._folder)
             except BlockingIOError as error:
                 raise self._refusal(

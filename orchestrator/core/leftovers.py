@@ -102,14 +102,13 @@ def _keeps(item: Leftover, known: Circumstances) -> str | None:
         # state could not be written is known by its claim alone.
         is_unknown = known.is_claimed and Condition.RUNNING not in known.conditions.values()
         return _UNDER_WAY if is_unknown else None
-    if item.study_id in known.asked:
-        return None
     if condition is Condition.ENDED:
         return None
+    if condition is not Condition.UNFINISHED and is_somebody_at_it:
+        return _UNDER_WAY  # a study whose state cannot be written or read is known by its claim
     if condition is not None:
-        return f"{_OF_STATE[condition]}; --study {item.study_id} removes it"
-    if is_somebody_at_it:
-        return _UNDER_WAY
+        reason = f"{_OF_STATE[condition]}; --study {item.study_id} removes it"
+        return None if item.study_id in known.asked else reason
     return None if known.is_whole else "whether its study is over is not known on this node alone"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 _MACHINE_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SUFFIX = ".json"
+_IDENTITY = re.compile(r"\d{1,10}:\d{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def read(file: Path) -> BootRecord | None:
     try:
         data = json.loads(file.read_text())
         boot = BootRecord(**data)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     texts = (boot.boot_id, boot.trial, boot.supervisor)
     is_whole = (
@@ -100,6 +102,8 @@ def read(file: Path) -> BootRecord | None:
         and isinstance(boot.folder, str)
         and isinstance(boot.user, int)
         and isinstance(boot.port, int)
+        and _IDENTITY.fullmatch(boot.supervisor) is not None
+        and "\0" not in boot.folder
         and file.name == f"{boot.boot_id}{_SUFFIX}"
     )
     return boot if is_whole else None

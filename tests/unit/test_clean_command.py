@@ -203,3 +203,42 @@ def test_size_is_told_in_its_unit(size: int | None, text: str) -> None:
 )
 def test_age_is_told_in_its_two_largest_units(age_s: float | None, text: str) -> None:
     assert format_age(age_s) == text
+
+
+@pytest.mark.parametrize("words", [[], ["--study", "guitar"]])
+def test_folders_that_are_not_named_as_ours_are_nobodys_leftovers(
+    state: Path, capsys: Captured, words: list[str]
+) -> None:
+    theirs = [
+        state / "audit" / "2025-financial",
+        state / "tune" / "guitar",
+        state / "studies" / "x",
+    ]
+    for folder in theirs:
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("theirs")
+
+    cli.main(["clean", "--yes", *words])
+
+    assert all((folder / "file").read_text() == "theirs" for folder in theirs)
+    assert "financial" not in capsys.readouterr().out
+
+
+def test_place_that_cannot_be_read_is_told_and_is_no_clean_machine(
+    state: Path, capsys: Captured
+) -> None:
+    (state / "audit").write_text("a file")
+
+    assert cli.main(["clean"]) == 1
+
+    assert "audit cannot be read: Not a directory" in capsys.readouterr().out
+
+
+def test_state_that_is_a_pipe_is_not_waited_for(state: Path, capsys: Captured) -> None:
+    file = state / "studies" / UNFINISHED / "state.json"
+    file.unlink()
+    os.mkfifo(file)
+
+    assert cli.main(["clean"]) == 0
+
+    assert "the state of its study cannot be read" in capsys.readouterr().out

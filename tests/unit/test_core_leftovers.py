@@ -131,3 +131,17 @@ def test_nothing_that_runs_and_nothing_that_a_resume_needs_is_ever_removed(
             assert not known.is_claimed
         if known.asked:
             assert item.study_id in known.asked
+
+
+@pytest.mark.parametrize("kind", [Kind.TUNE, Kind.STATE])
+def test_study_that_is_named_and_whose_state_nobody_knows_is_left_to_who_is_at_it(
+    kind: Kind,
+) -> None:
+    """Its disk may be full, or its driver on another node: its claim is all that shows it."""
+    named = replace(ALONE, asked=frozenset({ID}))
+
+    assert kept(thing(kind), named) is None
+    assert kept(thing(kind), replace(named, is_claimed=True)) is not None
+    assert kept(thing(kind), replace(named, is_whole=False)) is not None
+    unreadable = with_study(Condition.UNREADABLE, asked=frozenset({ID}), is_claimed=True)
+    assert kept(thing(kind), unreadable) is not None

@@ -381,7 +381,27 @@ def test_record_that_names_a_folder_of_others_does_not_remove_it(site: Site) -> 
     assert theirs.exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"boot_id": 1}', "\x00"])
+RECORD = {
+    "boot_id": "b1",
+    "trial": "s/t",
+    "supervisor": "1:2",
+    "machine_boot": "",
+    "user": 0,
+    "pid_namespace": "n",
+    "folder": "/f",
+    "port": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "{}", '{"boot_id": 1}', "\x00", "[" * 100_000),
+        json.dumps({**RECORD, "folder": "/f\0"}),
+        json.dumps({**RECORD, "supervisor": f"{'9' * 5_000}:1"}),
+        json.dumps({**RECORD, "supervisor": "x"}),
+    ],
+)
 def test_record_that_is_damaged_is_no_boot(site: Site, text: str) -> None:
     site.boots_dir.mkdir()
     (site.boots_dir / "b1.json").write_text(text)
