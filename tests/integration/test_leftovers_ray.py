@@ -213,7 +213,7 @@ def test_sweep_ends_trials_and_dead_boots_and_leaves_production(
 
     said = cluster.sweep_trials()
 
-    assert said[0] == "trial-left"
+    assert said[0] == "trial-left is gone"
     assert any(f"boot b0 of {STUDY}/trial-dead" in text and "is gone" in text for text in said)
     assert orphan.wait(5) < 0
     assert procfs.members(None, trial_mark(f"{STUDY}/trial-left")) == []
