@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from orchestrator.core.secrecy import redact_text
+from orchestrator.core.secrecy import redact_forms, redact_text
 from orchestrator.ports import Clock
 
 Emit = Callable[[str], None]
@@ -76,6 +76,6 @@ class Printer:
         print(f"[{passed}{left}] {redact_text(text)}\n", end="", file=self.sink, flush=True)
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Write a report as it is, but for secrets: some of its words are the engine's."""
+        """Write a report as it is, but for what is a secret by its form."""
         for line in lines:
-            print(redact_text(line), file=self.sink, flush=True)
+            print(redact_forms(line), file=self.sink, flush=True)

@@ -6,6 +6,7 @@ import glob
 from pathlib import Path
 
 from orchestrator.core.failures import Failure, FailureKind
+from orchestrator.core.secrecy import redact_text
 from serve_apps.engine import procfs
 from serve_apps.engine.enginelog import (
     BootLog,
@@ -73,6 +74,11 @@ def _changed_at(file: Path) -> float:
         return 0.0
 
 
+def _told(kind: FailureKind, reason: str, cause: str = "") -> Failure:
+    """Return a failure in the words of an engine, of Serve or of Ray, without secrets."""
+    return Failure(kind, redact_text(reason), redact_text(cause))
+
+
 def failed_boot(message: str, kills: OomKills) -> Failure:
     """Return what an application that did not come up failed of.
 
@@ -82,18 +88,18 @@ def failed_boot(message: str, kills: OomKills) -> Failure:
     """
     error = boot_error_from_text(message)
     if error is not None:
-        return Failure(FailureKind(error.kind.value), error.reason, error.cause)
+        return _told(FailureKind(error.kind.value), error.reason, error.cause)
     if RAY_OOM_WORDS in message:
         return by_ray(next(line for line in message.splitlines() if RAY_OOM_WORDS in line))
     said = message.strip()[-MAX_MESSAGE_CHARS:]
     if kills.have_risen():
-        return Failure(FailureKind.OOM_KILLED, "the engine's replica died", said)
-    return Failure(FailureKind.NO_ANSWER, f"the engine's application failed: {said}")
+        return _told(FailureKind.OOM_KILLED, "the engine's replica died", said)
+    return _told(FailureKind.NO_ANSWER, f"the engine's application failed: {said}")
 
 
 def by_ray(cause: str) -> Failure:
     """Return the failure of an engine whose replica Ray's memory monitor killed."""
-    return Failure(FailureKind.RAY_OOM, "its replica was killed", cause[:MAX_MESSAGE_CHARS])
+    return _told(FailureKind.RAY_OOM, "its replica was killed", cause[:MAX_MESSAGE_CHARS])
 
 
 def ended_engine(told: str | None, text: str, kills: OomKills) -> Failure | None:
@@ -106,7 +112,7 @@ def ended_engine(told: str | None, text: str, kills: OomKills) -> Failure | None
     """
     error = None if told is None else boot_error_from_text(told)
     if error is not None and error.kind is not BootFailure.EXITED:
-        return Failure(FailureKind(error.kind.value), error.reason, error.cause)
+        return _told(FailureKind(error.kind.value), error.reason, error.cause)
     # A server may outlive its engine core for a while, and a killed replica tells nothing.
     cause = root_cause(text)
     is_silent = error is None and not names_error(text)
@@ -114,7 +120,7 @@ def ended_engine(told: str | None, text: str, kills: OomKills) -> Failure | None
     kind = failure_kind(text, cause, phase=Phase.LOAD, is_oom_killed=is_oom_killed)
     if kind is not BootFailure.EXITED:
         reason = "the engine ended after it was ready" if error is None else error.reason
-        return Failure(FailureKind(kind.value), reason, cause)
+        return _told(FailureKind(kind.value), reason, cause)
     if error is not None:
-        return Failure(FailureKind.ENGINE_LOST, error.reason, error.cause)
+        return _told(FailureKind.ENGINE_LOST, error.reason, error.cause)
     return None

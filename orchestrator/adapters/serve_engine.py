@@ -210,7 +210,7 @@ class ServeEngine:
             if now - started > self._placement.boot_timeout_s + CALL_TIMEOUT_S:
                 self._message = deployment_message(name)
                 reason = f"not up after {now - started:.0f} s (engine.boot_timeout_s)"
-                said = f"Serve says: {self._message or status}"
+                said = redact_text(f"Serve says: {self._message or status}")
                 raise boot_error(Failure(FailureKind.TIMEOUT, f"{reason}; {said}"))
             if now - told > PROGRESS_S:
                 told = now

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.secrecy import (
+    SECRET,
     hide_key,
     is_secret_name,
     redact,
+    redact_forms,
     redact_text,
     redact_texts,
     require_no_secret,
@@ -184,3 +186,13 @@ def test_scrubbing_twice_changes_nothing_more(data: object) -> None:
 )
 def test_key_that_was_sent_is_taken_out_of_an_answer(text: str, key: str | None, told: str) -> None:
     assert hide_key(text, key) == told
+
+
+def test_words_of_a_report_are_no_secrets_and_forms_are() -> None:
+    legend = "ms/token: acceptance measured here, step time MODELLED by gb10_model"
+
+    assert redact_forms(legend) == legend
+    assert redact_forms(f"{legend}; Authorization: Bearer abcdefgh1") == (
+        f"{legend}; Authorization: {SECRET}"
+    )
+    assert redact_forms("http://me:pass@host/x, hf_abcdefgh12") == f"http://host/x, {SECRET}"
