@@ -122,8 +122,15 @@ def read_observations(
     observations: list[Observation] = []
     notes: list[str] = []
     faults: dict[str, list[str]] = {}
+    read: list[tuple[Path, object]] = []
     for path in files:
         raws, num_left_out = read_raw(path, options)
+        content = [(raw.values, raw.facts) for raw in raws]
+        same = next((other for other, seen in read if seen == content and raws), None)
+        if same is not None:
+            notes.append(f"{path} holds the rows of {same}, all of them: they count once.")
+            continue
+        read.append((path, content))
         unknown, slips = _unknown_columns(raws)
         for slip in slips.values():
             faults.setdefault(slip, []).append(path.name)

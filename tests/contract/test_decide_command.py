@@ -137,3 +137,22 @@ def test_decide_needs_neither_ray_nor_mlflow() -> None:
     names = {name.partition(".")[0] for name in vars(decide_command)}
     assert not {"ray", "mlflow"} & names
     assert "orchestrator.decide_command" in sys.modules
+
+
+def test_decide_counts_copies_of_a_file_once_and_says_so(tmp_path: Path, capsys: Capture) -> None:
+    text = (
+        "engine_build,num_speculative_tokens,draft_sample_method,rejection_sample_method,"
+        "streams,temperature,tok_s\n"
+        "0.28.0,7,probabilistic,block,1,0.7,39\n0.28.0,5,probabilistic,block,1,0.7,33\n"
+    )
+    paths = [tmp_path / f"{name}.csv" for name in "abc"]
+    for path in paths:
+        path.write_text(text)
+
+    status = run(*paths, "--reference", "probabilistic+block-5", "--runs-are", "boots", "--json")
+
+    record = json.loads(capsys.readouterr().out)
+    assert (status, record["num_rows"]) == (3, 2)
+    assert [
+        f"{path} holds the rows of {paths[0]}" in "".join(record["doubts"]) for path in paths
+    ] == [False, True, True]
