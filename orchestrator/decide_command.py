@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -123,10 +124,12 @@ def read_observations(
     notes: list[str] = []
     faults: dict[str, list[str]] = {}
     read: list[tuple[Path, object]] = []
+    unmatched: list[tuple[tuple[str, str], list[str]]] = []
     for path in files:
-        raws, num_left_out = read_raw(path, options)
+        raws, num_left_out, absent = read_raw(path, options)
+        unmatched += absent.items()
         content = [(raw.values, raw.facts) for raw in raws]
-        same = next((other for other, seen in read if seen == content and raws), None)
+        same = _first_equal(read, content)
         if same is not None:
             notes.append(f"{path} holds the rows of {same}, all of them: they count once.")
             continue
@@ -147,6 +150,7 @@ def read_observations(
                 faults.setdefault(fault, []).append(raw.where)
             if observation is not None:
                 observations.append(observation)
+    _check_left_out(unmatched, len(files))
     if faults:
         raise ConfigError(
             "decide FILE",
@@ -155,6 +159,29 @@ def read_observations(
             + _listed(faults),
         )
     return observations, notes
+
+
+def _first_equal(read: Sequence[tuple[Path, object]], content: Sequence[object]) -> Path | None:
+    return next((path for path, seen in read if content and seen == content), None)
+
+
+def _check_left_out(unmatched: Sequence[tuple[tuple[str, str], list[str]]], num_files: int) -> None:
+    """Refuse values to leave out that no file has: a slip would leave the rows in.
+
+    Raises:
+        ConfigError: A value is not there; those that are there are named.
+    """
+    for asked, count in Counter(asked for asked, _ in unmatched).items():
+        if count < num_files:
+            continue
+        texts = [text or "(empty)" for key, values in unmatched if key == asked for text in values]
+        there = list(dict.fromkeys(texts))
+        more = f" and {len(there) - MAX_FAULTS} more" if len(there) > MAX_FAULTS else ""
+        raise ConfigError(
+            "--leave-out",
+            f"no row has the value '{asked[1]}' in {asked[0]}",
+            f"there are: {', '.join(there[:MAX_FAULTS])}{more}",
+        )
 
 
 def _listed(faults: Mapping[str, Sequence[str]]) -> str:
@@ -185,8 +212,13 @@ def _unknown_columns(raws: list[Raw]) -> tuple[list[str], dict[str, str]]:
 
 
 def _options(args: argparse.Namespace) -> ReadOptions:
-    constants = dict(_pair(text, "--set") for text in args.set)
-    columns = dict(_pair(text, "--column") for text in args.column)
+    constants = _named(args.set, "--set")
+    columns = _named(args.column, "--column")
+    for column, count in Counter(columns.values()).items():
+        if count > 1:
+            both = " and ".join(name for name, theirs in columns.items() if theirs == column)
+            problem = f"column '{column}' is read as {both}"
+            raise ConfigError("--column", problem, "read it as one of them")
     for option, names in (("--set", constants), ("--column", columns)):
         for name in names:
             if not is_known(name):
@@ -199,6 +231,16 @@ def _options(args: argparse.Namespace) -> ReadOptions:
         left_out=[_pair(text, "--leave-out") for text in args.leave_out],
         ignored=args.ignore,
     )
+
+
+def _named(texts: Sequence[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in (_pair(text, option) for text in texts):
+        if name in found:
+            problem = f"{name} stands there twice, as '{found[name]}' and '{value}'"
+            raise ConfigError(option, problem, "give it once")
+        found[name] = value
+    return found
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

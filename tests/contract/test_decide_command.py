@@ -122,6 +122,16 @@ def test_decide_takes_other_names_and_leaves_rows_out(tmp_path: Path, capsys: Ca
         (["--confidence", "95"], "--confidence: 95"),
         (["--set", "steams=1"], "--set: there is no column 'steams'; do you mean streams"),
         (["--column", "speed=tok_s"], "--column: there is no column 'speed'"),
+        (["--set", "node=n1", "--set", "node=n2"], "--set: node stands there twice, as 'n1' and"),
+        (["--column", "node=boot", "--column", "node=note"], "--column: node stands there twice"),
+        (["--column", "note=node", "--column", "config=node"], "'node' is read as note and config"),
+        (["--column", "node=boot"], "the columns 'boot' and 'node', and both would be node"),
+        (["--set", "temperature=0.3"], "line 2 says temperature '0.7' and --set says '0.3'"),
+        (["--set", "engine_build=0.32"], "says engine_build '0.32.0' and --set says '0.32'"),
+        (
+            ["--leave-out", "boot=p9"],
+            "--leave-out: no row has the value 'p9' in boot; there are: p0",
+        ),
         (["--ignore", "nothing"], "has no column 'nothing'"),
         (["--reference", "greedy+block-99"], "--reference: no row is of greedy"),
     ],
@@ -156,3 +166,24 @@ def test_decide_counts_copies_of_a_file_once_and_says_so(tmp_path: Path, capsys:
     assert [
         f"{path} holds the rows of {paths[0]}" in "".join(record["doubts"]) for path in paths
     ] == [False, True, True]
+
+
+def test_decide_with_set_that_rows_say_too_is_no_quarrel(study_csv: Path) -> None:
+    assert run(study_csv, "--set", "temperature=0.70", "--set", "engine_build=0.32.0") == 0
+
+
+def test_decide_leaves_out_what_one_of_two_files_has(tmp_path: Path, capsys: Capture) -> None:
+    one = write_csv(tmp_path / "one.csv", study_rows())
+    other = write_csv(tmp_path / "other.csv", [row | {"temperature": 0.5} for row in study_rows()])
+
+    run(one, other, "--leave-out", "temperature=0.50")
+
+    assert "other.csv: 16 rows left out as asked" in capsys.readouterr().out
+
+
+def test_decide_leaves_zero_of_json_lines_out(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in study_rows()))
+
+    with pytest.raises(ConfigError, match="no row is without speculation"):
+        run(path, "--leave-out", "num_speculative_tokens=0")
