@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.core.distributions import MAX_CONFIDENCE
 from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
 from orchestrator.results.answer import answers
@@ -269,6 +270,7 @@ def _weights(text: str) -> dict[str, float]:
 
 
 def _confidence(value: float) -> float:
-    if not 0.5 <= value < 1:
-        raise ConfigError("--confidence", f"{value:g} is no coverage", "give 0.5 to below 1")
+    if not 0.5 <= value <= MAX_CONFIDENCE:
+        problem = f"{value:.17g} is no coverage that can be asked for"
+        raise ConfigError("--confidence", problem, f"give 0.5 to {MAX_CONFIDENCE}")
     return value

@@ -120,6 +120,7 @@ def test_decide_takes_other_names_and_leaves_rows_out(tmp_path: Path, capsys: Ca
         (["--weights", "c1_t0.7=1,c1_t0.7=2"], "stands there twice"),
         (["--weights", "c9_t0.7=1"], "no row is of the cell c9_t0.7"),
         (["--confidence", "95"], "--confidence: 95"),
+        (["--confidence", "0.9999999999999999"], "--confidence: 0.99999999999999989"),
         (["--set", "steams=1"], "--set: there is no column 'steams'; do you mean streams"),
         (["--column", "speed=tok_s"], "--column: there is no column 'speed'"),
         (["--set", "node=n1", "--set", "node=n2"], "--set: node stands there twice, as 'n1' and"),
@@ -187,3 +188,21 @@ def test_decide_leaves_zero_of_json_lines_out(tmp_path: Path, capsys: Capture) -
 
     with pytest.raises(ConfigError, match="no row is without speculation"):
         run(path, "--leave-out", "num_speculative_tokens=0")
+
+
+def test_decide_with_an_interval_that_no_float_holds_cannot_tell(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "engine_build,num_speculative_tokens,draft_sample_method,rejection_sample_method,boot,"
+        "streams,temperature,tok_s\n0.28,0,,,a,1,0.7,12\n0.28,0,,,b,1,0.7,17\n"
+        "0.28,5,greedy,standard,a,1,0.7,20\n"
+    )
+
+    assert run(path, "--confidence", "0.9999") == 3
+    assert "(99.99 % interval 0.00 to inf, 1 and 2 boots)" in capsys.readouterr().out
+    assert run(path, "--confidence", "0.9999", "--json") == 3
+    (answer,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["answers"]
+    assert [place["high"] for place in answer["ranking"]] == [None, None]
+    assert answer["ranking"][0]["speedup"] == pytest.approx(20 / (12 * 17) ** 0.5)
