@@ -14,6 +14,7 @@ from orchestrator.core.distributions import MAX_CONFIDENCE
 from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
 from orchestrator.results.answer import answers
+from orchestrator.results.boots import in_several_files
 from orchestrator.results.columns import is_known, near_match
 from orchestrator.results.doubts import sift
 from orchestrator.results.files import Raw, ReadOptions, read_raw
@@ -121,7 +122,7 @@ def read_observations(
     Raises:
         ConfigError: Rows have faults; all are named, up to a number.
     """
-    observations: list[Observation] = []
+    found: list[tuple[Path, list[Observation]]] = []
     notes: list[str] = []
     faults: dict[str, list[str]] = {}
     read: list[tuple[Path, object]] = []
@@ -145,6 +146,8 @@ def read_observations(
         if num_left_out:
             rows = "1 row" if num_left_out == 1 else f"{num_left_out} rows"
             notes.append(f"{path.name}: {rows} left out as asked.")
+        observations: list[Observation] = []
+        found.append((path, observations))
         for raw in raws:
             observation, wrong = observe(raw)
             for fault in (text for text in wrong if not text.startswith(said)):
@@ -159,7 +162,7 @@ def read_observations(
             "correct it, name columns with --column or --set, or leave rows out (--leave-out):"
             + _listed(faults),
         )
-    return observations, notes
+    return [item for _, rows in found for item in rows], [*notes, *in_several_files(found)]
 
 
 def _first_equal(read: Sequence[tuple[Path, object]], content: Sequence[object]) -> Path | None:

@@ -206,3 +206,22 @@ def test_decide_with_an_interval_that_no_float_holds_cannot_tell(
     (answer,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["answers"]
     assert [place["high"] for place in answer["ranking"]] == [None, None]
     assert answer["ranking"][0]["speedup"] == pytest.approx(20 / (12 * 17) ** 0.5)
+
+
+def test_decide_takes_one_boot_in_two_files_as_one_and_says_so(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    paths = [tmp_path / f"{name}.csv" for name in ("quiet", "busy")]
+    for path, streams in zip(paths, ("1", "8"), strict=True):
+        path.write_text(
+            "engine_build,num_speculative_tokens,draft_sample_method,rejection_sample_method,"
+            f"boot,node,streams,temperature,tok_s\n0.28,0,,,a,n1,{streams},0.7,12.3\n"
+            f"0.28,5,greedy,standard,a,n1,{streams},0.7,20.1\n"
+        )
+
+    run(*paths, "--json")
+
+    record = json.loads(capsys.readouterr().out)
+    said = f"{paths[0]} and {paths[1]} have rows of a of no-speculation, a of greedy+standard-5: "
+    assert any(text.startswith(said) for text in record["doubts"])
+    assert [place["num_boots"] for place in record["answers"][0]["ranking"]] == [1, 1]

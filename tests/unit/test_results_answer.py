@@ -257,6 +257,22 @@ def test_invalid_rows_do_not_count_and_are_named() -> None:
     assert "rows.csv line 2 does not count: step_time" in found.doubts[0]
 
 
+def test_boots_of_one_name_on_two_nodes_are_two_and_named() -> None:
+    rows = [
+        {**row, "boot": "b0", "node": node}
+        for row, node in zip(speeds([30.0, 31.3, 32.1]), ("n1", "n2", ""), strict=True)
+    ]
+    found = sifted([*rows, *speeds([25.0], arm="standard")])
+
+    assert [boot.name for boot in row_boots(found.observations, "blocks")][:2] == [
+        "b0 on n1",
+        "b0 on n2",
+    ]
+    assert "b0 of probabilistic+block-7 is on n1 and n2: a boot runs on one node" in found.doubts[0]
+    alone = sifted([{**row, "node": "n1"} for row in rows])
+    assert (len(row_boots(alone.observations, "blocks")), alone.doubts) == (1, ())
+
+
 def test_reference_alone_is_no_comparison() -> None:
     answer = ask([plain_row(boot=name, seconds=246.0 + n) for n, name in enumerate("abc")])
 
