@@ -155,6 +155,18 @@ def test_best_of_several_has_a_wider_interval_than_one_challenger() -> None:
     assert "picked as the best of 5 by these very rows" in among.sentences[1]
 
 
+def test_interval_of_the_best_of_many_is_never_of_all_values() -> None:
+    """Rounded to four digits the widened coverage was 1, and no row could show anything."""
+    rows = [*speeds([31.3, 31.4, 31.2]), *speeds([25.1, 25.0, 25.2], arm="standard")]
+    for depth in range(3, 7):
+        others = speeds([20.1, 20.0, 20.2])
+        rows += [{**row, "num_speculative_tokens": depth} for row in others]
+    answer = ask(rows, reference=STANDARD, runs_are="boots", confidence=0.9999)
+
+    assert answer.outcome == "winner"
+    assert "(99.998 % interval" in answer.sentences[0]
+
+
 def test_equal_arms_within_a_percent_are_no_difference() -> None:
     values = [30.0 + 0.01 * index for index in range(6)]
     rows = [*speeds(values), *speeds([value - 0.01 for value in values], arm="standard")]
