@@ -114,8 +114,9 @@ def _expected_pairs(observations: Sequence[Observation]) -> float:
 def _copied_speeds(observations: Sequence[Observation]) -> dict[int, int]:
     """Return the places of rows without counters that are copies, each with the row it is of.
 
-    Two signs, each against CHANCE: a run of rows that are all equal to those some rows before (a
-    block pasted again), and the number of equal rows in any order. Any two rows of an arm and cell
+    Three signs, each against CHANCE: the number of equal rows in any order; the number of rows that
+    are equal to the row so many before, times the distances there are (each boot's row pasted
+    again); and a run of such rows (a block pasted again). Any two rows of an arm and cell
     are equal by chance with probability 1 / _whole_numbers, so a run is by chance with
 
         pairs of like rows * product over its rows of 1 / _whole_numbers
@@ -132,6 +133,8 @@ def _copied_speeds(observations: Sequence[Observation]) -> dict[int, int]:
     marks = [(row.arm, row.cell, row.num_runs, *_measured(row)) for row in rows]
     ids = np.array([numbers.setdefault(mark, len(numbers)) for mark in marks])
     like = Counter((row.arm, row.cell) for row in rows)
+    order = {place: number for number, place in enumerate(like)}
+    cells = np.array([order[row.arm, row.cell] for row in rows])
     pairs = sum(count * (count - 1) / 2 for count in like.values())
     others = np.array([like[row.arm, row.cell] - 1 for row in rows])
     expected = float(np.sum(others / 2 / sizes))
@@ -142,6 +145,10 @@ def _copied_speeds(observations: Sequence[Observation]) -> dict[int, int]:
         copies = first < np.arange(len(rows))
     for lag in range(1, len(rows)) if num_equal and not copies.any() else ():
         equal = np.flatnonzero(ids[lag:] == ids[:-lag]) + lag
+        is_like = cells[lag:] == cells[:-lag]
+        by_chance = float(np.sum(is_like / sizes[lag:]))
+        if equal.size and _chance_of(equal.size, by_chance) * len(rows) < CHANCE:
+            copies[equal] = True
         for run in np.split(equal, np.flatnonzero(np.diff(equal) > 1) + 1):
             if run.size and math.log(pairs) - np.log(sizes[run]).sum() < math.log(CHANCE):
                 copies[run] = True

@@ -147,6 +147,16 @@ def test_boots_of_other_names_with_equal_speeds_are_copies_in_any_order() -> Non
     assert sorted(item.tok_s for item in kept if item.tok_s) == [33.204, 33.611, 39.154, 39.712]
 
 
+def test_coarse_speeds_of_boots_that_are_copied_one_by_one_count_once() -> None:
+    names = [f"{copy}{number}" for number in range(2) for copy in "abc"]
+    rows = [
+        *timed([39.7] * 3 + [39.1] * 3, arm="block", boots=names),
+        *timed([33.2] * 3 + [33.6] * 3, arm="standard", boots=names),
+    ]
+    kept = sift(read(rows)).observations
+    assert sorted(item.tok_s for item in kept if item.tok_s) == [33.2, 33.6, 39.1, 39.7]
+
+
 def test_rows_without_speculation_that_are_copied_count_once() -> None:
     rows = [plain_row(boot=f"{copy}{n}", seconds=246.31 + n) for copy in "abc" for n in range(2)]
     assert [item.boot for item in sift(read(rows)).observations] == ["a0", "a1"]
