@@ -20,6 +20,7 @@ from orchestrator.config_places import (
     require,
 )
 from orchestrator.config_proof import ProofConfig
+from orchestrator.core.distributions import MAX_CONFIDENCE
 from orchestrator.core.types import BoardModel, Cell
 
 
@@ -129,9 +130,9 @@ class ObjectiveConfig:
                 confidence is out of range.
         """
         require(
-            0.5 < self.confidence < 1,
+            0.5 < self.confidence <= MAX_CONFIDENCE,
             "objective.confidence",
-            f"{self.confidence} is not in (0.5, 1)",
+            f"{self.confidence} is not above 0.5 to {MAX_CONFIDENCE}",
             "use 0.95",
         )
         for item in self.weights:

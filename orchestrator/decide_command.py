@@ -6,12 +6,15 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.core.distributions import MAX_CONFIDENCE
 from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
 from orchestrator.results.answer import answers
+from orchestrator.results.boots import in_several_files
 from orchestrator.results.columns import is_known, near_match
 from orchestrator.results.doubts import sift
 from orchestrator.results.files import Raw, ReadOptions, read_raw
@@ -119,11 +122,20 @@ def read_observations(
     Raises:
         ConfigError: Rows have faults; all are named, up to a number.
     """
-    observations: list[Observation] = []
+    found: list[tuple[Path, list[Observation]]] = []
     notes: list[str] = []
     faults: dict[str, list[str]] = {}
+    read: list[tuple[Path, object]] = []
+    unmatched: list[tuple[tuple[str, str], list[str]]] = []
     for path in files:
-        raws, num_left_out = read_raw(path, options)
+        raws, num_left_out, absent = read_raw(path, options)
+        unmatched += absent.items()
+        content = [(raw.values, raw.facts) for raw in raws]
+        same = _first_equal(read, content)
+        if same is not None:
+            notes.append(f"{path} holds the rows of {same}, all of them: they count once.")
+            continue
+        read.append((path, content))
         unknown, slips = _unknown_columns(raws)
         for slip in slips.values():
             faults.setdefault(slip, []).append(path.name)
@@ -134,12 +146,15 @@ def read_observations(
         if num_left_out:
             rows = "1 row" if num_left_out == 1 else f"{num_left_out} rows"
             notes.append(f"{path.name}: {rows} left out as asked.")
+        observations: list[Observation] = []
+        found.append((path, observations))
         for raw in raws:
             observation, wrong = observe(raw)
             for fault in (text for text in wrong if not text.startswith(said)):
                 faults.setdefault(fault, []).append(raw.where)
             if observation is not None:
                 observations.append(observation)
+    _check_left_out(unmatched, len(files))
     if faults:
         raise ConfigError(
             "decide FILE",
@@ -147,7 +162,30 @@ def read_observations(
             "correct it, name columns with --column or --set, or leave rows out (--leave-out):"
             + _listed(faults),
         )
-    return observations, notes
+    return [item for _, rows in found for item in rows], [*notes, *in_several_files(found)]
+
+
+def _first_equal(read: Sequence[tuple[Path, object]], content: Sequence[object]) -> Path | None:
+    return next((path for path, seen in read if content and seen == content), None)
+
+
+def _check_left_out(unmatched: Sequence[tuple[tuple[str, str], list[str]]], num_files: int) -> None:
+    """Refuse values to leave out that no file has: a slip would leave the rows in.
+
+    Raises:
+        ConfigError: A value is not there; those that are there are named.
+    """
+    for asked, count in Counter(asked for asked, _ in unmatched).items():
+        if count < num_files:
+            continue
+        texts = [text or "(empty)" for key, values in unmatched if key == asked for text in values]
+        there = list(dict.fromkeys(texts))
+        more = f" and {len(there) - MAX_FAULTS} more" if len(there) > MAX_FAULTS else ""
+        raise ConfigError(
+            "--leave-out",
+            f"no row has the value '{asked[1]}' in {asked[0]}",
+            f"there are: {', '.join(there[:MAX_FAULTS])}{more}",
+        )
 
 
 def _listed(faults: Mapping[str, Sequence[str]]) -> str:
@@ -178,8 +216,13 @@ def _unknown_columns(raws: list[Raw]) -> tuple[list[str], dict[str, str]]:
 
 
 def _options(args: argparse.Namespace) -> ReadOptions:
-    constants = dict(_pair(text, "--set") for text in args.set)
-    columns = dict(_pair(text, "--column") for text in args.column)
+    constants = _named(args.set, "--set")
+    columns = _named(args.column, "--column")
+    for column, count in Counter(columns.values()).items():
+        if count > 1:
+            both = " and ".join(name for name, theirs in columns.items() if theirs == column)
+            problem = f"column '{column}' is read as {both}"
+            raise ConfigError("--column", problem, "read it as one of them")
     for option, names in (("--set", constants), ("--column", columns)):
         for name in names:
             if not is_known(name):
@@ -192,6 +235,16 @@ def _options(args: argparse.Namespace) -> ReadOptions:
         left_out=[_pair(text, "--leave-out") for text in args.leave_out],
         ignored=args.ignore,
     )
+
+
+def _named(texts: Sequence[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in (_pair(text, option) for text in texts):
+        if name in found:
+            problem = f"{name} stands there twice, as '{found[name]}' and '{value}'"
+            raise ConfigError(option, problem, "give it once")
+        found[name] = value
+    return found
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
@@ -220,6 +273,7 @@ def _weights(text: str) -> dict[str, float]:
 
 
 def _confidence(value: float) -> float:
-    if not 0.5 <= value < 1:
-        raise ConfigError("--confidence", f"{value:g} is no coverage", "give 0.5 to below 1")
+    if not 0.5 <= value <= MAX_CONFIDENCE:
+        problem = f"{value:.17g} is no coverage that can be asked for"
+        raise ConfigError("--confidence", problem, f"give 0.5 to {MAX_CONFIDENCE}")
     return value

@@ -92,10 +92,12 @@ def answer_record(answer: Answer) -> dict[str, object]:
 
 def _contrast_record(contrast: Contrast | None) -> dict[str, object]:
     bounds = None if contrast is None else contrast.speedup_bounds
+    # JSON has no infinity.
+    low, high = (None if b == math.inf else b for b in bounds or (None, None))
     return {
         "speedup": None if contrast is None else contrast.speedup,
-        "low": None if bounds is None else bounds[0],
-        "high": None if bounds is None else bounds[1],
+        "low": low,
+        "high": high,
         "reason": None if contrast is None else contrast.reason,
     }
 

@@ -35,6 +35,8 @@ DURATION_KEYS = {
 UNITLESS_KEYS = ("duration", "latency", "elapsed", "response_time")
 _MILLISECONDS_FROM = 1e11
 """Numbers from here are ms since the epoch: as seconds they would be the year 5138."""
+_FINER_UNITS = {"nanoseconds": 1e17, "microseconds": 1e14}
+"""Numbers from which a time is in this unit: in milliseconds it would be beyond the year 5138."""
 _MOST_NUMBER = 2**53
 """No time in milliseconds and no count of tokens is larger."""
 _MOST_TEMPERATURES = 8
@@ -211,6 +213,9 @@ def _request(raw: bytes) -> LoggedRequest | str:
         return "not JSON"
     if not isinstance(item, dict):
         return "no object"
+    unit = _finer_unit(item)
+    if unit is not None:
+        return f"a time in {unit}, where seconds or milliseconds since the epoch belong"
     start_s, end_s = _seconds_of(item, START_KEYS), _seconds_of(item, END_KEYS)
     duration_s = _duration(item)
     if start_s is None and end_s is not None and duration_s is not None:
@@ -220,8 +225,8 @@ def _request(raw: bytes) -> LoggedRequest | str:
     if start_s is None:
         return "no start"
     if end_s is None:
-        unit = any(key in item for key in UNITLESS_KEYS)
-        return "a duration without a unit in its key" if unit else "no end and no duration"
+        unitless = any(key in item for key in UNITLESS_KEYS)
+        return "a duration without a unit in its key" if unitless else "no end and no duration"
     if end_s <= start_s:
         return "it ends before it starts"
     return LoggedRequest(
@@ -230,6 +235,15 @@ def _request(raw: bytes) -> LoggedRequest | str:
         temperature=_number(_deep(item, "temperature", ("body", "request"))),
         output_tokens=_tokens(item),
     )
+
+
+def _finer_unit(item: Mapping[str, object]) -> str | None:
+    firsts = [
+        next((value for key in keys if isinstance(value := item.get(key), int | float | str)), None)
+        for keys in (START_KEYS, END_KEYS)
+    ]
+    largest = max((t for t in firsts if isinstance(t, int | float)), default=0)
+    return next((unit for unit, least in _FINER_UNITS.items() if largest >= least), None)
 
 
 def _seconds_of(item: Mapping[str, object], keys: Sequence[str]) -> float | None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from scipy import special
 
+MAX_CONFIDENCE = 0.9999
+"""Largest coverage of an interval that may be asked for: near 1 a float holds no quantile of it."""
+
 
 def t_quantile(probability: float, degrees: float) -> float:
     """Return the value that Student's t with these degrees of freedom stays below, 0 to 1."""

@@ -16,6 +16,7 @@ from orchestrator.core.comparable import comparable_boots
 from orchestrator.core.formulas import (
     acceptance_length,
     acceptance_rate_per_position,
+    factor_of,
     output_throughput,
     pooled,
     quantile,
@@ -93,10 +94,10 @@ class Contrast:
 
     @property
     def speedup_bounds(self) -> tuple[float, float] | None:
-        """Interval of ``speedup``; None when there is none."""
+        """Interval of ``speedup``; None when there is none. The upper bound may be infinite."""
         if self.low is None or self.high is None:
             return None
-        return math.exp(-self.high), math.exp(-self.low)
+        return factor_of(-self.high), factor_of(-self.low)
 
     @property
     def in_words(self) -> str:

@@ -25,6 +25,7 @@ from orchestrator.core.estimate import (
     known_arms,
 )
 from orchestrator.core.flips import Flip, NextBoots, margin_flips, next_boots, traffic_flips
+from orchestrator.core.formulas import factor_of
 from orchestrator.core.space import reference_arm
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
 
@@ -255,11 +256,14 @@ def _curve(
 
 def _point(fit: BootFit, arm: Arm, confidence: float) -> DepthPoint:
     own = linear_contrast(fit, {arm: 1.0}, confidence=confidence)
+    low, high = (None if log is None else factor_of(log) for log in (own.low, own.high))
+    if high == math.inf:
+        low = high = None
     return DepthPoint(
         num_speculative_tokens=arm.num_speculative_tokens,
         seconds=math.exp(fit.means[arm]),
-        low=None if own.low is None else math.exp(own.low),
-        high=None if own.high is None else math.exp(own.high),
+        low=low,
+        high=high,
         num_boots=fit.num_boots[arm],
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.core.effects import Effect
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.findings import CellEffects, DepthCurve, Findings, TemperatureEffect
+from orchestrator.core.formulas import factor_of
 from orchestrator.core.types import Cell
 
 NONE = "-"
@@ -72,8 +73,8 @@ def _warmer(item: TemperatureEffect) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{text} (no interval: {ratio.reason}; {boots})."
     return (
-        f"{text} ({100 * ratio.confidence:g} % interval {math.exp(ratio.low):.2f} to "
-        f"{math.exp(ratio.high):.2f}, {boots}, each against itself)."
+        f"{text} ({100 * ratio.confidence:g} % interval {factor_of(ratio.low):.2f} to "
+        f"{factor_of(ratio.high):.2f}, {boots}, each against itself)."
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from orchestrator.core.types import Block, CounterSnapshot
 
+MAX_FACTOR = 1e6
+"""A bound of a ratio above this says no more than infinity."""
 _ADDED = (
     *("generation_tokens", "prompt_tokens", "num_drafts", "num_draft_tokens"),
     *("num_accepted_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions"),
@@ -137,3 +140,8 @@ def _sum(values: Iterable[float | None]) -> float | None:
             return None
         total += value
     return total
+
+
+def factor_of(log_factor: float) -> float:
+    """Return exp(log_factor); infinite above MAX_FACTOR, as bounds from very few boots can be."""
+    return math.inf if log_factor > math.log(MAX_FACTOR) else math.exp(log_factor)

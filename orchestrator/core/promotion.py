@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.estimate import Contrast
+from orchestrator.core.formulas import factor_of
 from orchestrator.core.space import CAPABILITIES, not_in_force
 from orchestrator.core.types import Arm, Block, Boot, BootStatus, Cell, Invalid
 
@@ -254,7 +255,7 @@ def _ttft_words(contrast: Contrast) -> str:
         return f"no interval ({contrast.reason})"
     return (
         f"{math.exp(contrast.log_ratio):.2f} times as long ({100 * contrast.confidence:g} % "
-        f"interval {math.exp(contrast.low):.2f} to {math.exp(contrast.high):.2f})"
+        f"interval {factor_of(contrast.low):.2f} to {factor_of(contrast.high):.2f})"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from orchestrator.core.scaling import check_scaling
@@ -48,6 +49,57 @@ class RowBoot:
                 return None
             total += weight * (value or 0.0)
         return total
+
+
+def apart_by_node(
+    observations: Sequence[Observation],
+) -> tuple[tuple[Observation, ...], tuple[str, ...]]:
+    """Return the rows with boots of one name on several nodes named apart, and a sentence each.
+
+    A boot runs on one node. A row without a node is taken to the first node of its boot's name.
+    """
+    nodes: dict[tuple[Arm, str | None], dict[str, None]] = {}
+    for item in observations:
+        if item.boot is not None and item.node is not None:
+            nodes.setdefault((item.arm, item.boot), {})[item.node] = None
+    several = {key: list(found) for key, found in nodes.items() if len(found) > 1}
+    rows = tuple(
+        replace(item, boot=f"{item.boot} on {item.node or several[item.arm, item.boot][0]}")
+        if (item.arm, item.boot) in several
+        else item
+        for item in observations
+    )
+    return rows, tuple(
+        f"boot {boot} of {arm.label} is on {' and '.join(found)}: a boot runs on one node, so they "
+        f"are {len(found)} boots; correct the node if they are one"
+        for (arm, boot), found in several.items()
+    )
+
+
+def in_several_files(
+    files: Sequence[tuple[Path, Sequence[Observation]]],
+) -> tuple[str, ...]:
+    """Return a sentence for the boots that have rows in several files and are taken as one each."""
+    named, _ = apart_by_node([item for _, rows in files for item in rows])
+    paths_of_rows = [path for path, rows in files for _ in rows]
+    places: dict[tuple[Arm, str], dict[Path, None]] = {}
+    for path, item in zip(paths_of_rows, named, strict=True):
+        if item.boot is not None:
+            places.setdefault((item.arm, item.boot), {})[path] = None
+    shared: dict[tuple[Path, ...], list[str]] = {}
+    for (arm, boot), paths in places.items():
+        if len(paths) > 1:
+            shared.setdefault(tuple(paths), []).append(f"{boot} of {arm.label}")
+    return tuple(
+        f"{' and '.join(map(str, paths))} have rows of {some(names)}: boots of one name are one "
+        "boot; name them apart if they are not"
+        for paths, names in shared.items()
+    )
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def row_boots(observations: Sequence[Observation], runs_are: RunsAre) -> tuple[RowBoot, ...]:

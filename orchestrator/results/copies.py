@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from decimal import Decimal
+
+import numpy as np
 
 from orchestrator.core.types import CounterSnapshot
 from orchestrator.errors import ConfigError
@@ -15,13 +18,18 @@ CHANCE = 0.01
 WIDTH = 0.07
 """Counts of like rows spread by this share of themselves. By it 0.11 pairs are expected in a
 simulated grid of 17 arms, 10 cells and 3 boots; 7 of 40 grids had one."""
+SPEED_WIDTH = 0.02
+"""Figures of like rows without counters spread by this share of themselves: boots of one arm differ
+by about a percent."""
 
 
 def repeats(observations: Sequence[Observation]) -> Iterator[tuple[int, str]]:
     """Yield the places of rows that repeat an earlier one of their arm and cell, and what to say.
 
-    Equal counters are one observation made twice (a fixed seed), whatever the clock says.
+    Equal counters are one observation made twice (a fixed seed), whatever the clock says. Rows
+    without counters repeat where so many equal figures are less likely than CHANCE.
     """
+    copied = _copied_speeds(observations)
     rows: dict[Hashable, Observation] = {}
     counted: dict[Hashable, Observation] = {}
     for index, item in enumerate(observations):
@@ -35,6 +43,13 @@ def repeats(observations: Sequence[Observation]) -> Iterator[tuple[int, str]]:
                 index,
                 f"{item.where} and {counted[mark].where} ({item.arm.label}, {item.cell.key}) have "
                 "the same counters to the token: one observation made twice, counted once",
+            )
+        elif index in copied:
+            yield (
+                index,
+                f"{item.where} and {observations[copied[index]].where} ({item.arm.label}, "
+                f"{item.cell.key}) are equal in all that was measured, as more rows are than by "
+                "chance: one observation made twice, counted once",
             )
         else:
             rows[content] = item
@@ -94,6 +109,80 @@ def _expected_pairs(observations: Sequence[Observation]) -> float:
         bins[place] += 1
         places.append((place, _size(drafts) * _size(accepted) * _by_position(counters)))
     return sum((bins[place] - 1) / 2 / size for place, size in places)
+
+
+def _copied_speeds(observations: Sequence[Observation]) -> dict[int, int]:
+    """Return the places of rows without counters that are copies, each with the row it is of.
+
+    Three signs, each against CHANCE: the number of equal rows in any order; the number of rows that
+    are equal to the row so many before, times the distances there are (each boot's row pasted
+    again); and a run of such rows (a block pasted again). Any two rows of an arm and cell
+    are equal by chance with probability 1 / _whole_numbers, so a run is by chance with
+
+        pairs of like rows * product over its rows of 1 / _whole_numbers
+
+    at most, and the number of equal rows is Poisson's.
+    """
+    places = [i for i, item in enumerate(observations) if _counts(item) is None and item.tok_s]
+    if len(places) < 2:
+        return {}
+    rows = [observations[i] for i in places]
+    varied = [len(set(values)) > 1 for values in zip(*map(_figures, rows), strict=True)]
+    sizes = np.array([_whole_numbers(_figures(row), varied) for row in rows])
+    numbers: dict[Hashable, int] = {}
+    marks = [(row.arm, row.cell, row.num_runs, *_measured(row)) for row in rows]
+    ids = np.array([numbers.setdefault(mark, len(numbers)) for mark in marks])
+    like = Counter((row.arm, row.cell) for row in rows)
+    order = {place: number for number, place in enumerate(like)}
+    cells = np.array([order[row.arm, row.cell] for row in rows])
+    pairs = sum(count * (count - 1) / 2 for count in like.values())
+    others = np.array([like[row.arm, row.cell] - 1 for row in rows])
+    expected = float(np.sum(others / 2 / sizes))
+    num_equal = len(rows) - len(numbers)
+    first = np.unique(ids, return_index=True)[1][ids]
+    copies = np.zeros(len(rows), dtype=bool)
+    if num_equal and _chance_of(num_equal, expected) < CHANCE:
+        copies = first < np.arange(len(rows))
+    for lag in range(1, len(rows)) if num_equal and not copies.any() else ():
+        equal = np.flatnonzero(ids[lag:] == ids[:-lag]) + lag
+        is_like = cells[lag:] == cells[:-lag]
+        by_chance = float(np.sum(is_like / sizes[lag:]))
+        if equal.size and _chance_of(equal.size, by_chance) * len(rows) < CHANCE:
+            copies[equal] = True
+        for run in np.split(equal, np.flatnonzero(np.diff(equal) > 1) + 1):
+            if run.size and math.log(pairs) - np.log(sizes[run]).sum() < math.log(CHANCE):
+                copies[run] = True
+    return {places[i]: places[first[i]] for i in np.flatnonzero(copies)}
+
+
+def _figures(item: Observation) -> tuple[float, float]:
+    """Return the figures that a row without counters states: tokens and seconds, or tokens / s."""
+    block = item.block
+    return (item.tok_s or 0.0, 0.0) if block is None else (block.output_tokens, block.duration_s)
+
+
+def _measured(item: Observation) -> tuple[Hashable, ...]:
+    block = item.block
+    times = None if block is None else (block.ttft_s, block.tpot_s)
+    return (*_figures(item), item.given_length, times)
+
+
+def _whole_numbers(figures: Sequence[float], varied: Sequence[bool]) -> float:
+    """Return how many values a like row could have, at the digits that were written.
+
+    Figures that all rows have in common are set and not measured, such as a window's length.
+    """
+    steps = [
+        max(SPEED_WIDTH * value / 10.0 ** min(0, _exponent(value)), 1.0)
+        for value, varies in zip(figures, varied, strict=True)
+        if varies
+    ]
+    return math.prod(steps)
+
+
+def _exponent(value: float) -> int:
+    exponent = Decimal(repr(float(value))).normalize().as_tuple().exponent
+    return exponent if isinstance(exponent, int) else 0
 
 
 def _by_position(counters: CounterSnapshot) -> float:

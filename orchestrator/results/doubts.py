@@ -12,6 +12,7 @@ import numpy as np
 from orchestrator.core.distributions import t_quantile
 from orchestrator.core.trend import rank_trend
 from orchestrator.core.types import Arm, Cell
+from orchestrator.results.boots import apart_by_node
 from orchestrator.results.copies import repeats, shared_counters
 from orchestrator.results.observation import Observation
 
@@ -45,7 +46,9 @@ def sift(observations: Sequence[Observation]) -> Sifted:
         ConfigError: Rows of two arms have the same counters, so at least one is another's.
     """
     shared = list(shared_counters(observations))
-    doubts = [reason for item in observations if (reason := _invalid(item))]
+    observations, apart = apart_by_node(observations)
+    doubts = [*apart]
+    doubts += [reason for item in observations if (reason := _invalid(item))]
     kept = [item for item in observations if not _invalid(item)]
     again = dict(repeats(kept))
     doubts += again.values()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
+from orchestrator.results.columns import COLUMNS, value_of
 
 _SPACE = re.compile(r"\s*")
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
@@ -44,14 +45,19 @@ class ReadOptions:
     """Columns that are not read although they look like one that is."""
 
 
-def read_raw(path: Path, options: ReadOptions) -> tuple[list[Raw], int]:
-    """Return the rows of a file, and how many were left out as asked.
+def read_raw(
+    path: Path, options: ReadOptions
+) -> tuple[list[Raw], int, dict[tuple[str, str], list[str]]]:
+    """Return the rows of a file, how many were left out as asked, and which values no row has.
+
+    These last by what was asked for, each with the values that the column has instead.
 
     CSV when the name ends in .csv or .tsv; else JSON: lines, one array, or one object after the
     other. Lines of a table that begin with # are comments.
 
     Raises:
-        ConfigError: It cannot be read, is broken, or lacks a column that was named.
+        ConfigError: It cannot be read, is broken, lacks a column that was named, or says otherwise
+            what is given for all rows or read from another column.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -67,8 +73,18 @@ def read_raw(path: Path, options: ReadOptions) -> tuple[list[Raw], int]:
     if not rows:
         raise ConfigError("decide FILE", f"{path} holds no row", "give a file with results")
     _check_columns(path, rows, options)
-    kept = [row for row in rows if not _is_left_out(row, options)]
-    return [_renamed(row, options) for row in kept], len(rows) - len(kept)
+    ours = {theirs: name for name, theirs in options.columns.items()}
+    matches = [
+        [_is_same(ours.get(name, name), row.values.get(name), value) for row in rows]
+        for name, value in options.left_out
+    ]
+    unmatched = {
+        asked: list(dict.fromkeys(_text(row.values.get(asked[0])) for row in rows))
+        for asked, matched in zip(options.left_out, matches, strict=True)
+        if not any(matched)
+    }
+    kept = [row for index, row in enumerate(rows) if not any(m[index] for m in matches)]
+    return [_renamed(row, options) for row in kept], len(rows) - len(kept), unmatched
 
 
 def _table(path: Path, text: str) -> Iterator[Raw]:
@@ -178,10 +194,32 @@ def _check_columns(path: Path, rows: Sequence[Raw], options: ReadOptions) -> Non
             raise ConfigError(
                 "decide", f"{path} has no column '{name}'", f"it has: {', '.join(sorted(names))}"
             )
+    for name, theirs in options.columns.items():
+        if name in names and name not in (theirs, *options.ignored, *options.columns.values()):
+            raise ConfigError(
+                "--column",
+                f"{path} has the columns '{theirs}' and '{name}', and both would be {name}",
+                f"leave --column {name}={theirs} out, or --ignore {name}",
+            )
 
 
-def _is_left_out(row: Raw, options: ReadOptions) -> bool:
-    return any(str(row.values.get(name) or "") == value for name, value in options.left_out)
+def _text(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _is_same(name: str, value: object, asked: str) -> bool:
+    """Return whether a row's value is the one that was asked for: numbers as numbers.
+
+    Versions and names are texts: 0.30 is another engine build than 0.3.
+    """
+    if _text(value) == asked:
+        return True
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if COLUMNS.get(name, "text") == "text" and not (is_number and name not in COLUMNS):
+        return False
+    left, _ = value_of({"tok_s": value}, "tok_s")
+    right, _ = value_of({"tok_s": asked}, "tok_s")
+    return left is not None and left == right
 
 
 def _renamed(row: Raw, options: ReadOptions) -> Raw:
@@ -192,6 +230,13 @@ def _renamed(row: Raw, options: ReadOptions) -> Raw:
         if name not in options.ignored
     }
     for name, value in options.constants.items():
-        if values.get(name) in (None, ""):
+        stated, fault = value_of(values, name)
+        if stated is None and fault is None:
             values[name] = value
+        elif not _is_same(name, values[name], value):
+            raise ConfigError(
+                "--set",
+                f"{row.where} says {name} {_text(values[name])!a:.60} and --set says '{value}'",
+                f"leave --set {name}={value} out, or --ignore {name}",
+            )
     return Raw(where=row.where, values=values, facts=row.facts)

@@ -12,7 +12,7 @@ from orchestrator.core.promotion import Gate
 from orchestrator.core.types import Arm, Cell
 from orchestrator.core.verdict import Verdict
 from orchestrator.errors import ConfigError
-from orchestrator.results.boots import RowBoot, RunsAre
+from orchestrator.results.boots import RowBoot, RunsAre, some
 from orchestrator.results.observation import Observation
 
 Outcome = Literal["winner", "keep", "no_difference", "cannot_tell"]
@@ -121,7 +121,7 @@ def common_weights(
     for cell in every:
         absent = [arm.label for arm, own in cells.items() if cell not in own]
         if absent and common:
-            said.append(f"{cell.key} is not in the objective: not measured of {_some(absent)}.")
+            said.append(f"{cell.key} is not in the objective: not measured of {some(absent)}.")
     return weights, tuple(said)
 
 
@@ -149,10 +149,6 @@ def _asked(cells: Sequence[Cell], weights: Mapping[str, float]) -> dict[Cell, fl
         found[fitting[0]] = weight
     total = sum(found.values())
     return {cell: weight / total for cell, weight in found.items()}
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def lacks_counters(observations: Sequence[Observation]) -> tuple[Observation, ...]:

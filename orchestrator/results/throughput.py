@@ -65,7 +65,9 @@ def conclude(
     challengers = [arm for arm in fit.means if arm != reference]
     if not challengers:
         return "cannot_tell", None, [f"{reference.label} is the only arm in these cells."]
-    level = round(1 - (1 - confidence) / len(challengers), 4)
+    missed = (1 - confidence) / len(challengers)
+    # To the digits that are printed, and never to 1.
+    level = round(1 - missed, max(4, 2 - math.floor(math.log10(missed))))
     if best == reference:
         text = f"{reference.label} is the fastest of {len(fit.means)} arms."
         closest = min(challengers, key=lambda arm: fit.means[arm])

@@ -208,6 +208,7 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("load.block_s=0", "load.block_s"),
         ("load.blocks_per_cell=0", "load.blocks_per_cell"),
         ("objective.confidence=1", "objective.confidence"),
+        ("objective.confidence=0.9999999999999999", "objective.confidence"),
         ("objective.weights=[{streams: 1, temperature: 0.7, weight: -1}]", "objective.weights"),
         ("objective.weights=[{streams: 1, temperature: 0.7, weight: 0}]", "objective.weights"),
         ("objective.weights=[{streams: 9, temperature: 0.7, weight: 1}]", "objective.weights"),

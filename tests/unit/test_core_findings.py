@@ -16,7 +16,10 @@ from orchestrator.core.effects import effects, linear_contrast, pair
 from orchestrator.core.findings import Findings, find
 from orchestrator.core.findings_text import findings_lines
 from orchestrator.core.flips import margin_flips, next_boots, traffic_flips
+from orchestrator.core.promotion import GateSettings
 from orchestrator.core.types import Arm, Boot, Cell
+from orchestrator.core.verdict import decide
+from orchestrator.report import format_verdict
 
 QUIET = Cell(streams=1, temperature=0.7)
 BUSY = Cell(streams=16, temperature=0.7)
@@ -320,3 +323,39 @@ def test_findings_lines_of_single_boots_have_no_interval() -> None:
 
     assert "no interval" in text
     assert "a second boot of any arm shows it" in text
+
+
+def test_study_with_intervals_that_no_float_holds_has_its_verdict_and_findings() -> None:
+    times = {BASELINE: (0.06, 0.083), make_arm(7): (0.05,), make_arm(5): (0.055,)}
+    boots = [
+        make_boot(
+            arm,
+            blocks=[make_block(arm, cell=cell, seconds_per_token=time) for cell in (QUIET, WARM)],
+            replicate=number,
+        )
+        for arm, own in times.items()
+        for number, time in enumerate(own)
+    ]
+    weights = {QUIET: 1.0, WARM: 1.0}
+
+    verdict = decide(
+        tuple(times),
+        boots=boots,
+        weights=weights,
+        board=None,
+        incumbent=BASELINE,
+        settings=GateSettings(),
+        confidence=0.9999,
+    )
+    found = find(
+        tuple(times),
+        boots=boots,
+        weights=weights,
+        board=None,
+        incumbent=BASELINE,
+        confidence=0.9999,
+    )
+
+    assert any("to inf" in line for line in format_verdict(verdict))
+    assert "(no interval)" in "\n".join(findings_lines(found))
+    json.dumps([verdict.to_dict(), found.to_dict()], allow_nan=False)

@@ -246,3 +246,11 @@ def test_soak_gate_tells_refusals_that_were_asked_again() -> None:
 
     assert gate.passed is True
     assert gate.reason.endswith("all 30 were answered, 4 after a refusal")
+
+
+def test_ttft_bounds_that_no_float_holds_are_infinite_in_words() -> None:
+    wide = replace(make_contrast(1.0, 0.9, 1.1), low=-1500.0, high=1500.0)
+    gate = ttft_gate({CELL: wide}, SETTINGS, modelled=False)
+    assert gate.passed is None
+    assert "interval 0.00 to inf" in gate.reason
+    assert wide.speedup_bounds == (0.0, math.inf)

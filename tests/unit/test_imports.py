@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
     "audit_build_command": {"audit_build", "audit_build_text", "core", "errors"},
     "results": {"core", "errors"},
     "decide_report": {"core", "report", "results"},
-    "decide_command": {"decide_report", "errors", "results"},
+    "decide_command": {"core", "decide_report", "errors", "results"},
     "traffic": {"errors"},
     "traffic_command": {"errors", "traffic"},
     "node_command": {"adapters", "core", "ports"},

@@ -155,6 +155,18 @@ def test_best_of_several_has_a_wider_interval_than_one_challenger() -> None:
     assert "picked as the best of 5 by these very rows" in among.sentences[1]
 
 
+def test_interval_of_the_best_of_many_is_never_of_all_values() -> None:
+    """Rounded to four digits the widened coverage was 1, and no row could show anything."""
+    rows = [*speeds([31.3, 31.4, 31.2]), *speeds([25.1, 25.0, 25.2], arm="standard")]
+    for depth in range(3, 7):
+        others = speeds([20.1, 20.0, 20.2])
+        rows += [{**row, "num_speculative_tokens": depth} for row in others]
+    answer = ask(rows, reference=STANDARD, runs_are="boots", confidence=0.9999)
+
+    assert answer.outcome == "winner"
+    assert "(99.998 % interval" in answer.sentences[0]
+
+
 def test_equal_arms_within_a_percent_are_no_difference() -> None:
     values = [30.0 + 0.01 * index for index in range(6)]
     rows = [*speeds(values), *speeds([value - 0.01 for value in values], arm="standard")]
@@ -255,6 +267,22 @@ def test_invalid_rows_do_not_count_and_are_named() -> None:
 
     assert [item.boot for item in found.observations] == ["b"]
     assert "rows.csv line 2 does not count: step_time" in found.doubts[0]
+
+
+def test_boots_of_one_name_on_two_nodes_are_two_and_named() -> None:
+    rows = [
+        {**row, "boot": "b0", "node": node}
+        for row, node in zip(speeds([30.0, 31.3, 32.1]), ("n1", "n2", ""), strict=True)
+    ]
+    found = sifted([*rows, *speeds([25.0], arm="standard")])
+
+    assert [boot.name for boot in row_boots(found.observations, "blocks")][:2] == [
+        "b0 on n1",
+        "b0 on n2",
+    ]
+    assert "b0 of probabilistic+block-7 is on n1 and n2: a boot runs on one node" in found.doubts[0]
+    alone = sifted([{**row, "node": "n1"} for row in rows])
+    assert (len(row_boots(alone.observations, "blocks")), alone.doubts) == (1, ())
 
 
 def test_reference_alone_is_no_comparison() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from result_rows import Row, as_raw, make_row
+from result_rows import Row, as_raw, make_row, plain_row
 
 from orchestrator.errors import ConfigError
 from orchestrator.results.copies import repeats, shared_counters
@@ -103,3 +103,82 @@ def test_many_copies_are_all_found() -> None:
     observations = read(honest(20, seed=3))
     many = [observations[index % len(observations)] for index in range(20_000)]
     assert len(dict(repeats(many))) == len(many) - len(observations)
+
+
+def timed(speeds: Sequence[float], *, arm: str, boots: Sequence[str] | None = None) -> list[Row]:
+    """Return rows of tokens / s alone."""
+    none = dict.fromkeys(("boot", "tokens", "seconds", "drafts", "draft_tokens", "accepted"), "")
+    names = [""] * len(speeds) if boots is None else boots
+    return [
+        make_row(**{**none, "boot": name}, rejection_sample_method=arm, tok_s=speed)
+        for name, speed in zip(names, speeds, strict=True)
+    ]
+
+
+def two_arms(block: Sequence[float], standard: Sequence[float]) -> list[Row]:
+    return [*timed(block, arm="block"), *timed(standard, arm="standard")]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [two_arms([39.7, 39.1], [33.2, 33.6]), two_arms([39.712], [33.204])],
+    ids=["one decimal", "three decimals"],
+)
+def test_block_of_speeds_that_is_there_three_times_counts_once(rows: list[Row]) -> None:
+    found = sift(read([*rows, *rows, *rows]))
+
+    assert [item.where for item in found.observations] == [
+        f"rows.csv line {number}" for number in range(2, 2 + len(rows))
+    ]
+    copies = [text for text in found.doubts if "are equal in all that was measured" in text]
+    assert len(copies) == 2 * len(rows)
+    assert f"line {2 + len(rows)} and rows.csv line 2 (" in copies[0]
+
+
+def test_boots_of_other_names_with_equal_speeds_are_copies_in_any_order() -> None:
+    names = ["a0", "b0", "c0", "a1", "b1", "c1"]
+    rows = [
+        *timed([39.712] * 3 + [39.154] * 3, arm="block", boots=names),
+        *timed([33.204, 33.611] * 3, arm="standard", boots=sorted(names)),
+    ]
+    order = np.random.default_rng(3).permutation(len(rows))
+    kept = sift(read([rows[index] for index in order])).observations
+
+    assert sorted(item.tok_s for item in kept if item.tok_s) == [33.204, 33.611, 39.154, 39.712]
+
+
+def test_coarse_speeds_of_boots_that_are_copied_one_by_one_count_once() -> None:
+    names = [f"{copy}{number}" for number in range(2) for copy in "abc"]
+    rows = [
+        *timed([39.7] * 3 + [39.1] * 3, arm="block", boots=names),
+        *timed([33.2] * 3 + [33.6] * 3, arm="standard", boots=names),
+    ]
+    kept = sift(read(rows)).observations
+    assert sorted(item.tok_s for item in kept if item.tok_s) == [33.2, 33.6, 39.1, 39.7]
+
+
+def test_rows_without_speculation_that_are_copied_count_once() -> None:
+    rows = [plain_row(boot=f"{copy}{n}", seconds=246.31 + n) for copy in "abc" for n in range(2)]
+    assert [item.boot for item in sift(read(rows)).observations] == ["a0", "a1"]
+
+
+def test_equal_speeds_by_chance_all_count() -> None:
+    rows = two_arms([39.7, 39.1, 39.7, 39.9], [39.7, 33.1, 33.5, 33.5])
+    assert len(sift(read(rows)).observations) == len(rows)
+    busy = [{**row, "streams": 8} for row in rows[:1]]
+    assert len(sift(read([*rows, *busy])).observations) == len(rows) + 1
+
+
+def test_honest_speeds_are_seldom_taken_for_copies() -> None:
+    lost = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        drawn = [np.round(speed * rng.lognormal(0, 0.01, 6), 1).tolist() for speed in (39, 33)]
+        lost += bool(dict(repeats(read(two_arms(*drawn)))))
+    assert lost <= 5  # 1 % or less is meant; 6 of 200 would come once in 60 such tests
+
+
+def test_many_copies_of_speeds_are_all_found() -> None:
+    observations = read(timed([30 + 0.013 * n for n in range(40)], arm="block"))
+    many = [observations[index % 40] for index in range(4000)]
+    assert len(dict(repeats(many))) == len(many) - 40

@@ -196,7 +196,7 @@ def test_csv_with_comments_and_other_names_is_read(tmp_path: Path) -> None:
         left_out=[("k", "5")],
     )
 
-    raws, num_left_out = read_raw(path, options)
+    raws, num_left_out, _ = read_raw(path, options)
 
     assert num_left_out == 1
     assert [raw.where for raw in raws] == ["rows.csv line 3"]
@@ -268,7 +268,7 @@ def test_file_that_is_broken_is_refused_with_its_place(
 def test_csv_lines_end_where_the_rows_do(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,note\r\n1,before\u2028after\r\n\r\n2,\n", newline="")
-    rows, _ = read_raw(path, ReadOptions())
+    rows, *_ = read_raw(path, ReadOptions())
 
     assert [row.values["a"] for row in rows] == ["1", "2"]
     assert [row.where for row in rows] == ["rows.csv line 2", "rows.csv line 4"]

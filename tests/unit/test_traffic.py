@@ -260,3 +260,20 @@ def test_entries_of_weights_are_the_same_in_a_file_and_in_a_setting() -> None:
 def test_command_refuses_what_is_no_number(tmp_path: Path, arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         run(tmp_path / "none.jsonl", *arguments)
+
+
+@pytest.mark.parametrize(("unit", "a_second"), [("microseconds", 10**6), ("nanoseconds", 10**9)])
+def test_times_finer_than_milliseconds_are_refused_with_their_unit(
+    unit: str, a_second: int
+) -> None:
+    start = 1_790_000_000
+    fine = request(start * a_second, (start + 10) * a_second)
+    with pytest.raises(ConfigError, match=f"1 lines: a time in {unit}, where seconds or milli"):
+        profile(log_of(fine), ProfileSettings())
+
+    mixed = profile(log_of(request(start, start + 10), fine), ProfileSettings())
+    assert any(f"1 of 2 lines are left out: a time in {unit}" in text for text in mixed.missing)
+    coarse = request(start * 1000, (start + 10) * 1000)
+    assert profile(log_of(coarse), ProfileSettings()).span_s == 10
+    beside = request(start, start + 10, ts=start * a_second)
+    assert profile(log_of(beside), ProfileSettings()).span_s == 10
