@@ -254,6 +254,8 @@ def test_interrupt_from_the_keyboard_is_one_line(server: SseServer) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "measure", "--url", server.url, "--duration", "50"],
         cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Whoever started the tests in the background had it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         deadline = time.monotonic() + 40
         while server.num_requests < 5 and time.monotonic() < deadline:
