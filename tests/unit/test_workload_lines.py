@@ -91,7 +91,12 @@ def test_digest_differs_whenever_a_prompt_differs(
 ) -> None:
     one, other = parsed(first), parsed(second)
 
-    assert (digest_of([one]) == digest_of([other])) == (one == other)
+    # The order of keys below a message counts for a digest, and equality does not see it.
+    is_written_alike = json.dumps(to_item(one)) == json.dumps(to_item(other))
+    if digest_of([one]) == digest_of([other]):
+        assert one == other
+    else:
+        assert not is_written_alike
 
 
 @pytest.mark.parametrize(
