@@ -21,7 +21,7 @@ from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.adapters.state import boots_dir, content_digests, state_dir
 from orchestrator.canaries.scored import ScoreSettings
-from orchestrator.config import StudyConfig
+from orchestrator.config import StudyConfig, resolve
 from orchestrator.core.fingerprint import StudyInputs
 from orchestrator.core.lossless.judge import LosslessSettings
 from orchestrator.core.node_health import GIB, NodeNeeds
@@ -38,7 +38,7 @@ from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
 from orchestrator.lossless_answers import NUM_TOP, TextTest
 from orchestrator.ports import TrialTracker
-from orchestrator.prepare import SAMPLED, proof_tasks, resolve
+from orchestrator.prepare import SAMPLED, proof_tasks
 from orchestrator.prove import EngineProver, ProofPlan
 from orchestrator.study_trial import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
@@ -178,6 +178,12 @@ class TrialContext:
     """Prompts of the text test of losslessness."""
     study_id: str
     study_run_id: str
+
+
+def seconds_per_boot(config: StudyConfig) -> float:
+    """Return the expected duration of one boot with its blocks, from the configuration alone."""
+    blocks = len(config.cells()) * config.load.blocks_per_cell
+    return config.engine.expected_boot_s + blocks * config.load.block_s * 1.5
 
 
 def build_trial(context: TrialContext, order: TrialOrder, told: TrialTracker) -> Trial:

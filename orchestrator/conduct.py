@@ -116,7 +116,7 @@ class Conduct:
             study_id=self.study_id,
             question=self.question,
             race=race,
-            expected_boot_s=seconds_per_boot(config),
+            expected_boot_s=compose.seconds_per_boot(config),
             slot_token=config.node.slot_token,
             num_nodes=num_nodes,
             demands=demands,
@@ -126,7 +126,7 @@ class Conduct:
         pace = Pace(
             num_expected=expected_boots_of(races) + len(races) * demands.num_boots,
             num_parallel=num_nodes,
-            guess_boot_s=seconds_per_boot(config),
+            guess_boot_s=compose.seconds_per_boot(config),
             fixed_s=PROMOTION_S + config.engine.expected_boot_s,
         )
         context = compose.TrialContext(
@@ -366,18 +366,12 @@ def open_study(
         board=config.board(),
         incumbent=conduct.incumbent,
         settings=compose.race_settings(config),
-        seconds_per_boot=seconds_per_boot(config),
+        seconds_per_boot=compose.seconds_per_boot(config),
         proof=compose.proof_demands(config),
         num_nodes=cluster.num_trial_nodes,
     )
     printer.lines([f"study {study_id}", f"results: {tracker.run_url(conduct.run_id)}", *plan])
     return conduct
-
-
-def seconds_per_boot(config: StudyConfig) -> float:
-    """Return the expected duration of one boot with its blocks, from the configuration alone."""
-    blocks = len(config.cells()) * config.load.blocks_per_cell
-    return config.engine.expected_boot_s + blocks * config.load.block_s * 1.5
 
 
 def _live_table(conduct: Conduct, boots: Sequence[Boot]) -> list[str]:

@@ -32,6 +32,7 @@ from orchestrator.errors import ConfigError
 
 __all__ = [
     "CONF_DIR",
+    "PROJECT_DIR",
     "BuildConfig",
     "CellWeight",
     "DraftConfig",
@@ -48,9 +49,11 @@ __all__ = [
     "TrackingConfig",
     "config_to_dict",
     "load_config",
+    "resolve",
 ]
 
-CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+PROJECT_DIR = Path(__file__).resolve().parent.parent
+CONF_DIR = PROJECT_DIR / "conf"
 _INCLUDED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
 """A path below ``conf/`` that cannot leave it."""
 _MAX_CHARS = 300
@@ -91,6 +94,12 @@ def _composed(path: Path, overrides: Sequence[str]) -> StudyConfig:
         raise _located(error, layers, path) from error
     assert isinstance(study, StudyConfig)
     return study
+
+
+def resolve(path: str) -> Path:
+    """Return an absolute path; a relative one starts at the project's folder."""
+    given = Path(path).expanduser()
+    return given if given.is_absolute() else PROJECT_DIR / given
 
 
 def config_to_dict(config: StudyConfig) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from orchestrator.adapters import model_folder
 from orchestrator.adapters.generation_config import generation_defaults, needs_target
 from orchestrator.adapters.state import content_digests
 from orchestrator.canaries.scored import check_harness, shipped_tasks, task_files
-from orchestrator.config import CONF_DIR, EngineConfig, LoadConfig, StudyConfig, config_to_dict
+from orchestrator.config import (
+    CONF_DIR,
+    EngineConfig,
+    LoadConfig,
+    StudyConfig,
+    config_to_dict,
+    resolve,
+)
 from orchestrator.core.build_space import build_all_arms
 from orchestrator.core.exposure import reached_note
 from orchestrator.core.identity import digest, study_id
@@ -25,8 +32,6 @@ from orchestrator.load.random_text import random_reason
 from orchestrator.load.workload import Workload, find_workload, load_workload
 from orchestrator.version import VERSION
 
-PROJECT_DIR = Path(__file__).resolve().parent.parent
-
 SAMPLED = (
     *("temperatures", "top_p", "top_k"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -40,9 +45,7 @@ DELIVERY_KEYS = (
     *("promise_confidence", "promise_tolerance", "on_drift", "drift_tolerance"),
 )
 """Of the policy: what happens when the question is answered."""
-WATCHDOG_KEYS = (
-    *(("engine", "boot_silence_s"), ("load", "block_silence_s"), ("node", "memory_look_s")),
-)
+WATCHDOGS = (("engine", "boot_silence_s"), ("load", "block_silence_s"), ("node", "memory_look_s"))
 """By section: how soon something is given up."""
 
 
@@ -316,7 +319,7 @@ def identity(config: StudyConfig) -> dict[str, Any]:
     watchdog waits: what it ends has no number.
     """
     plain = config_to_dict(config)
-    for section, key in WATCHDOG_KEYS:
+    for section, key in WATCHDOGS:
         plain[section].pop(key)
     for section in ("tracking", "production"):
         plain.pop(section)
@@ -395,9 +398,3 @@ def world(prepared: Prepared, build: str) -> World:
         else:
             unknown[name] = f"'{path}' is not on this machine"
     return World(values=values, unknown=unknown)
-
-
-def resolve(path: str) -> Path:
-    """Return an absolute path; a relative one starts at the project's folder."""
-    given = Path(path).expanduser()
-    return given if given.is_absolute() else PROJECT_DIR / given

@@ -14,12 +14,12 @@ from orchestrator.adapters.clock import SystemClock
 from orchestrator.adapters.generation_config import generation_defaults
 from orchestrator.adapters.watch_file import WatchFile
 from orchestrator.cluster import join_ray
-from orchestrator.config import StudyConfig, load_config
+from orchestrator.config import StudyConfig, load_config, resolve
 from orchestrator.errors import ConfigError
 from orchestrator.events import Printer
 from orchestrator.ports import Version
 from orchestrator.premises_check import Checked, asking, check, is_refused, stale_premises
-from orchestrator.prepare import Prepared, prepare, resolve
+from orchestrator.prepare import Prepared, prepare
 from orchestrator.traffic import ProfileSettings, profile, profile_lines, profile_weights
 from orchestrator.watch import Watcher, WatchSettings
 from orchestrator.watch_evidence import logged

@@ -1,4 +1,4 @@
-"""Whether a boot makes progress, by the growth of its log."""
+"""What is seen of a boot: its progress, by the growth of its log, and what its stop found."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ class BootProgress:
     idle_s: float
     """Seconds since the log last grew."""
     last_line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReport:
+    """What a stop found."""
+
+    exit_status: int | None
+    """Of the engine, 128 + signal for a signal; None when it never started."""
+    left: tuple[str, ...]
+    """What outlived the guard and was ended by the supervisor; empty after a clean stop."""
+    kept: tuple[str, ...] = ()
+    """Shared memory and folders of the boot that are still there, each with the reason."""
 
 
 class LogWatch:

@@ -9,12 +9,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from serve_apps.engine import procfs, record, segments
-from serve_apps.engine.boot_watch import BootProgress, LogWatch
+from serve_apps.engine.boot_watch import BootProgress, LogWatch, StopReport
 from serve_apps.engine.build import build_facts, cache_variables
 from serve_apps.engine.enginelog import (
     BootLog,
@@ -57,18 +56,6 @@ _QUESTION_TIMEOUT_S = 10.0
 _SERVER_INFO = "/server_info?config_format=json"
 # It collects the system's environment (pip, driver) on its first call.
 _SERVER_INFO_TIMEOUT_S = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReport:
-    """What a stop found."""
-
-    exit_status: int | None
-    """Of the engine, 128 + signal for a signal; None when it never started."""
-    left: tuple[str, ...]
-    """What outlived the guard and was ended by the supervisor; empty after a clean stop."""
-    kept: tuple[str, ...] = ()
-    """Shared memory and folders of the boot that are still there, each with the reason."""
 
 
 class EngineProcess:

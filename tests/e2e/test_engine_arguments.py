@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator.compose import engine_spec
-from orchestrator.config import load_config
-from orchestrator.prepare import PROJECT_DIR, prepare
+from orchestrator.config import PROJECT_DIR, load_config
+from orchestrator.prepare import prepare
 from serve_apps.engine.spec import CPU_LAUNCHER, command, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

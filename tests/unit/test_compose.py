@@ -13,10 +13,10 @@ from core_samples import BASELINE, make_arm
 
 from orchestrator import compose
 from orchestrator.cluster import join_ray
-from orchestrator.config import CONF_DIR, StudyConfig, load_config
+from orchestrator.config import CONF_DIR, StudyConfig, load_config, resolve
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
-from orchestrator.prepare import Prepared, identity, premises, prepare, resolve
+from orchestrator.prepare import Prepared, identity, premises, prepare
 from orchestrator.study_trial import TrialOrder
 from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 from serve_apps.router.limits import Limits
