@@ -51,10 +51,12 @@ class Clients:
         url: Of the production route.
         model: The served name.
         streams: How many requests at a time.
+        pause_s: Of a stream between an answer's end and the next request.
     """
 
-    def __init__(self, url: str, model: str, *, streams: int) -> None:
+    def __init__(self, url: str, model: str, *, streams: int, pause_s: float = 0.0) -> None:
         self._url, self._model, self._streams = url, model, streams
+        self._pause_s = pause_s
         self._tally = Tally()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -84,6 +86,7 @@ class Clients:
                 self._tally.failed[f"{type(error).__name__}: {error}"[:120]] += 1
                 await asyncio.sleep(0.2)
             number += self._streams
+            await asyncio.sleep(self._pause_s)
 
     async def _ask(self, session: aiohttp.ClientSession, number: int) -> None:
         body = {

@@ -22,6 +22,7 @@ from orchestrator.adapters.study_file import StudyFile
 from orchestrator.errors import OrchestratorError
 from orchestrator.journal import StudyState, check_journal
 from orchestrator.resume import load_state
+from serve_apps.engine import leftovers
 
 GONE_WITHIN_S = LEASE_S + 4 * LOOK_S
 """A dead trial's application lives until its lease has run out, and is then taken down."""
@@ -110,7 +111,10 @@ def _orphans(site: Site) -> list[str]:
 
 
 def _left(site: Site) -> list[str]:
+    dead = leftovers.find(site.cluster.state_dir / "boots")
     return [
+        *(f"shared memory {path}" for boot in dead for path, _ in boot.segments),
+        *(f"port {boot.port}" for boot in dead if boot.port is not None),
         *(f"process {pid}" for pid in site.trial_engines()),
         *(f"application {name}" for name in _applications(site) if name.startswith(TRIAL_PREFIX)),
         *(f"folder {folder}" for folder in _socket_folders(site)),

@@ -22,6 +22,8 @@ WAIT_S = 5.0
 VERDICT = (0, 3)
 """Exit statuses of a study that came to its end."""
 REFUSED = 2
+PAUSE_S = 0.5
+"""Of each client between two requests: they are to notice what fails, not to load two cores."""
 _BEGUN = re.compile(r"^study ([a-z0-9-]+-\d{8}-\d{6})$", re.MULTILINE)
 
 
@@ -105,7 +107,7 @@ class StudyRun:
         """Run it to its verdict, and look at what is left."""
         site = self.site
         url, model = site.cluster.production_url, site.config.engine.served_model_name
-        with Clients(url, model, streams=streams) as tally:
+        with Clients(url, model, streams=streams, pause_s=PAUSE_S) as tally:
             wrong = self._to_its_end()
             self._bring_back()
             found = (
