@@ -23,7 +23,13 @@ from pathlib import Path
 from ray.job_submission import JobSubmissionClient
 
 from infra.local.cluster import LocalCluster, Ports
-from infra.local.processes import PortInUseError, StartError, StateDirError
+from infra.local.processes import (
+    PortInUseError,
+    StartError,
+    StateDirError,
+    ignore_interrupts,
+    take_interrupts,
+)
 from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError
 
@@ -38,8 +44,6 @@ JOB_ENV = {
 FOREIGN_RAY = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Ray's clients prefer them to the address that they are given."""
 NOTHING_PROMOTED = 3
-HANG_UPS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the demo as Ctrl-C does."""
 RAY_CHATTER = re.compile(
     r"\d{4}-\d\d-\d\d [\d:,]+\t(INFO|SUCC|ERR|WARNING) \w+\.py:\d+ -- |Running entrypoint for job "
 )
@@ -50,11 +54,7 @@ def main() -> int:
     """Run the demo; return 0 for a finished study, promoted or not, else its exit status."""
     args = _parser().parse_args()
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-    # A shell starts a command in the background with SIGINT ignored; nohup asks for no SIGHUP.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in HANG_UPS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+    take_interrupts()
     for name in FOREIGN_RAY:
         os.environ.pop(name, None)
     started = time.monotonic()
@@ -99,9 +99,7 @@ def main() -> int:
 
 
 def _end(cluster: LocalCluster, say: Callable[[str], None]) -> None:
-    # A second Ctrl-C would leave behind what the first one began to end.
-    for number in (signal.SIGINT, *HANG_UPS):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_interrupts()
     if cluster.servers:
         with contextlib.suppress(KeyboardInterrupt):
             say("ending Ray, MLflow and production")
@@ -258,10 +256,6 @@ def curl_line(cluster: LocalCluster, served: str) -> str:
         f"curl -s {cluster.production_url}/v1/completions -H 'content-type: application/json' "
         f"-d '{body}'  # results: {cluster.mlflow_uri}"
     )
-
-
-def _interrupt(_signum: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _port(text: str) -> int:

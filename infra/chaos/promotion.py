@@ -19,6 +19,7 @@ from infra.chaos.clients import Clients, Tally
 from infra.chaos.site import Site
 from infra.demo import local_settings
 from infra.local.cluster import LocalCluster, Ports
+from infra.local.processes import ignore_interrupts, take_interrupts
 from orchestrator.config import load_config
 from orchestrator.core.promise import Expected
 from orchestrator.core.takeover import PromotionStep
@@ -240,9 +241,10 @@ def main() -> int:
     if unknown := sorted({*wanted} - {*names}):
         parser.error(f"no such scenario: {unknown[0]}")
     cluster = LocalCluster(state_dir=args.state_dir.resolve(), ports=Ports())
-    cluster.start()
+    take_interrupts()
     rows: list[Row] = []
     try:
+        cluster.start()
         settings = [f"engine.launcher={args.launcher}", *FAST]
         settings += local_settings(cluster, load_config(STUDY, settings))
         scenarios = Scenarios(Site(cluster=cluster, study=STUDY, settings=settings), args.streams)
@@ -252,6 +254,7 @@ def main() -> int:
                 rows.append(row)
                 print(row.line(), flush=True)
     finally:
+        ignore_interrupts()
         left = cluster.stop()
     wrong = sum(not row.is_right for row in rows)
     without_kill = [row for row in rows if not row.may_fail]

@@ -23,6 +23,7 @@ from infra.chaos.site import Site
 from infra.chaos.study_run import StudyRecord, StudyRun
 from infra.demo import local_settings
 from infra.local.cluster import NODE_ADDRESSES, LocalCluster, Ports
+from infra.local.processes import ignore_interrupts, take_interrupts
 from orchestrator.config import load_config
 from orchestrator.core.codec import from_plain
 
@@ -57,6 +58,7 @@ def main() -> int:
     seeds = [seed for seed in range(args.first, args.first + args.studies) if seed not in done]
     left: list[int] = []
     if seeds:
+        take_interrupts()
         with _namespace() as namespace:
             left = _run(seeds, args, namespace, results)
     records = read(results)
@@ -88,8 +90,8 @@ def _run(
         addresses=NODE_ADDRESSES if namespace is None else (HEAD, NODE),
         prefixes={} if namespace is None else {STUDY_NODE: namespace.prefix},
     )
-    cluster.start()
     try:
+        cluster.start()
         settings = [f"engine.launcher={args.launcher}", *FAST]
         settings += local_settings(cluster, load_config(STUDY, settings))
         site = Site(cluster=cluster, study=STUDY, settings=settings)
@@ -106,6 +108,7 @@ def _run(
                 file.write(json.dumps(asdict(record)) + "\n")
             print(line(record), flush=True)
     finally:
+        ignore_interrupts()
         left = cluster.stop()
     return left
 

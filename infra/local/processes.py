@@ -17,6 +17,8 @@ TAG = "SPECPILOT_LOCAL_ID"
 
 
 NO_SESSION = -1
+HANG_UPS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end what runs a local cluster as Ctrl-C does."""
 
 
 class StartError(Exception):
@@ -163,3 +165,18 @@ def tail(path: Path, lines: int = 15) -> str:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
+
+
+def take_interrupts() -> None:
+    """Have Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt in this process."""
+    # A shell starts a command in the background with SIGINT ignored; nohup asks for no SIGHUP.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in HANG_UPS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+
+
+def ignore_interrupts() -> None:
+    """Leave the end of a cluster alone: a second Ctrl-C would keep what the first began to end."""
+    for number in (signal.SIGINT, *HANG_UPS):
+        signal.signal(number, signal.SIG_IGN)
