@@ -10,7 +10,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from orchestrator.config import load_config
 from orchestrator.core.promise import Expected
 from orchestrator.core.takeover import PromotionStep
 from orchestrator.ports import Version
-from orchestrator.promotion_record import REASON_TAG, STEP_TAG
+from orchestrator.promotion_record import OUTAGE_TAG, REASON_TAG, STEP_TAG
 
 STUDY = Path("conf/study/demo.yaml")
 STAND_IN = "serve_apps.engine.fake"
@@ -37,7 +37,19 @@ FAST = (
     "policy.canary_s=4",
     "production.verify_requests=2",
 )
+NODES = {
+    "promoted": 2,
+    "bad_challengers": 2,
+    "killed_promoters": 2,
+    "killed_parts": 2,
+    "lost_head": 2,
+    "swapped": 1,
+}
+"""Nodes by scenario."""
 STREAMS = 16
+_ENDS = (PromotionStep.STOPPED, PromotionStep.RETIRED, PromotionStep.FAILED)
+STEPS = tuple(step for step in PromotionStep if step not in _ENDS)
+"""After which there is something left to do, in order."""
 WHOLE_WITHIN_S = 60.0
 BAD = {
     "does not start": {"SPECPILOT_FAKE_FAIL": "exit"},
@@ -83,17 +95,28 @@ class Row:
 
 
 class Scenarios:
-    """The scenarios on one site; each leaves a champion that serves."""
+    """The scenarios on one site; each leaves a champion that serves.
 
-    def __init__(self, site: Site, streams: int) -> None:
+    Args:
+        site: Where.
+        streams: Of the clients.
+        pause_s: Of each stream between two requests.
+        steps: After which something is killed.
+    """
+
+    def __init__(
+        self, site: Site, *, streams: int, pause_s: float, steps: Sequence[PromotionStep]
+    ) -> None:
         self._site = site
         self._streams = streams
+        self._pause_s = pause_s
+        self._steps = steps
 
     @contextmanager
     def _clients(self) -> Iterator[Tally]:
         model = self._site.config.engine.served_model_name
         url = self._site.cluster.production_url
-        with Clients(url, model, streams=self._streams) as tally:
+        with Clients(url, model, streams=self._streams, pause_s=self._pause_s) as tally:
             yield tally
 
     def first(self) -> None:
@@ -133,7 +156,7 @@ class Scenarios:
 
     def killed_promoters(self) -> Iterator[Row]:
         """SIGKILL the promoter after each step; the same command again must finish it."""
-        for step in self._steps():
+        for step in self._steps:
             new = self._site.register()
 
             def killed(step: PromotionStep = step, new: Version = new) -> tuple[int, str]:
@@ -148,7 +171,7 @@ class Scenarios:
     def killed_parts(self) -> Iterator[Row]:
         """SIGKILL the router and the engine that serves, after each step of a promotion."""
         for part in ("router", "engine"):
-            for step in self._steps():
+            for step in self._steps:
                 new, old = self._site.register(), self._site.champion()
                 assert old is not None
 
@@ -167,12 +190,34 @@ class Scenarios:
                 name = f"{part} killed after '{step}'"
                 yield self._row(name, None, killed, may_fail=True, accepts={new.version, old})
 
-    def _steps(self) -> tuple[PromotionStep, ...]:
-        ends = (PromotionStep.STOPPED, PromotionStep.RETIRED, PromotionStep.FAILED)
-        return tuple(step for step in PromotionStep if step not in ends)
+    def lost_head(self) -> Iterator[Row]:
+        """Lose Ray with all that serves, start an empty one, and bring the champion back."""
+
+        def lost() -> tuple[int, str]:
+            self._site.cluster.restart_ray()
+            return self._site.command("sync")
+
+        champion = self._site.champion()
+        yield self._row("head lost, and 'sync'", champion, lost, may_fail=True)
+
+    def swapped(self) -> Iterator[Row]:
+        """Promote on the only board, with an outage, and then what cannot start there."""
+        new = self._site.register()
+        champion = self._site.champion()
+        yield self._row("swap without leave", champion, lambda: self._promote(new))
+        row = self._row("swap", new.version, lambda: self._swap(new), may_fail=True)
+        yield self._with_outage(row, new)
+        bad = self._site.register(BAD["does not start"])
+        name = "swap to what does not start"
+        row = self._row(name, new.version, lambda: self._swap(bad), may_fail=True)
+        yield self._with_outage(self._with_reason(row, bad), bad)
 
     def _promote(self, version: Version) -> tuple[int, str]:
         return self._site.command("promote", "--registered-version", str(version.version))
+
+    def _swap(self, version: Version) -> tuple[int, str]:
+        number = str(version.version)
+        return self._site.command("promote", "--registered-version", number, "--allow-outage")
 
     def _wait_step(self, version: Version, step: PromotionStep) -> None:
         """Wait until the step is recorded, or a later one."""
@@ -225,37 +270,66 @@ class Scenarios:
         lacks = row.lacks if is_told else "no failed promotion stands on the version"
         return replace(row, note=reason.partition("\n")[0][:150], lacks=lacks)
 
+    def _with_outage(self, row: Row, version: Version) -> Row:
+        found = self._site.registry.by_number(self._site.model, version.version)
+        outage_s = None if found is None else found.tags.get(OUTAGE_TAG)
+        lacks = row.lacks if outage_s else "no outage stands on the version"
+        note = f"outage of {outage_s} s{'; ' + row.note if row.note else ''}"
+        return replace(row, note=note[:150], lacks=lacks)
 
-def main() -> int:
-    """Run the scenarios that are asked for; return 1 when one of them is not right."""
-    parser = argparse.ArgumentParser(prog="python -m infra.chaos.promotion", description=__doc__)
-    names = ("promoted", "bad_challengers", "killed_promoters", "killed_parts")
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(names)}")
-    parser.add_argument("--streams", type=int, default=STREAMS)
-    parser.add_argument(
-        "--launcher", default=STAND_IN, help="serve_apps.cpu.launch: the real engine"
+
+def _run(
+    names: Sequence[str], num_nodes: int, args: argparse.Namespace, rows: list[Row]
+) -> list[int]:
+    """Run scenarios on one cluster; return the processes that could not be ended."""
+    cluster = LocalCluster(
+        state_dir=args.state_dir.resolve() / f"nodes-{num_nodes}",
+        ports=Ports(),
+        num_nodes=num_nodes,
     )
-    parser.add_argument("--state-dir", type=Path, default=Path(".specpilot/chaos"))
-    args = parser.parse_args()
-    wanted = args.scenarios or list(names)
-    if unknown := sorted({*wanted} - {*names}):
-        parser.error(f"no such scenario: {unknown[0]}")
-    cluster = LocalCluster(state_dir=args.state_dir.resolve(), ports=Ports())
-    take_interrupts()
-    rows: list[Row] = []
     try:
         cluster.start()
         settings = [f"engine.launcher={args.launcher}", *FAST]
         settings += local_settings(cluster, load_config(STUDY, settings))
-        scenarios = Scenarios(Site(cluster=cluster, study=STUDY, settings=settings), args.streams)
+        scenarios = Scenarios(
+            Site(cluster=cluster, study=STUDY, settings=settings),
+            streams=args.streams,
+            pause_s=args.pause_s,
+            steps=[step for step in STEPS if not args.step or step in args.step],
+        )
         scenarios.first()
-        for name in wanted:
+        for name in names:
             for row in getattr(scenarios, name)():
                 rows.append(row)
                 print(row.line(), flush=True)
     finally:
         ignore_interrupts()
         left = cluster.stop()
+        take_interrupts()
+    return left
+
+
+def main() -> int:
+    """Run the scenarios that are asked for; return 1 when one of them is not right."""
+    parser = argparse.ArgumentParser(prog="python -m infra.chaos.promotion", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(NODES)}")
+    parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument("--pause-s", type=float, default=0.0, help="of each, between two requests")
+    parser.add_argument("--step", action="append", choices=STEPS, help="kill only after this one")
+    parser.add_argument(
+        "--launcher", default=STAND_IN, help="serve_apps.cpu.launch: the real engine"
+    )
+    parser.add_argument("--state-dir", type=Path, default=Path(".specpilot/chaos"))
+    args = parser.parse_args()
+    wanted = args.scenarios or list(NODES)
+    if unknown := sorted({*wanted} - {*NODES}):
+        parser.error(f"no such scenario: {unknown[0]}")
+    take_interrupts()
+    rows: list[Row] = []
+    left: list[int] = []
+    for num_nodes in sorted({NODES[name] for name in wanted}, reverse=True):
+        names = [name for name in wanted if NODES[name] == num_nodes]
+        left += _run(names, num_nodes, args, rows)
     wrong = sum(not row.is_right for row in rows)
     without_kill = [row for row in rows if not row.may_fail]
     bad = sum(row.tally.num_bad for row in without_kill)

@@ -25,6 +25,7 @@ from infra.local.processes import (
     StateDirError,
     end_members,
     free_port,
+    kill_all_but,
     members,
     reap,
     require_free,
@@ -304,6 +305,22 @@ class LocalCluster:
         )
         command = [*self.prefixes.get(index, ()), *self._ray_command(index)]
         self._start(f"ray-{index + 1}", command)
+
+    def restart_ray(self) -> None:
+        """Kill all of Ray at once, as a head that loses power, and start it anew without a memory.
+
+        MLflow goes on.
+
+        Raises:
+            StartError: Ray or Serve did not come up again.
+        """
+        mlflow = self.server("mlflow")
+        kill_all_but(self.tag, mlflow.process.pid)
+        reap([server for server in self.servers if server is not mlflow])
+        self.servers[:] = [mlflow]
+        self._start_ray()
+        self._start_serve()
+        self._write_shell_settings()
 
     def start_mlflow(self) -> None:
         """Start the tracking server, or start it again on what it has stored, and wait for it."""

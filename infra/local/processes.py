@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -105,6 +106,23 @@ def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
         if not members(tag, sessions):
             break
     return members(tag, sessions)
+
+
+def kill_all_but(tag: str, spared: int) -> None:
+    """SIGKILL a cluster's processes until none is left but those of one session.
+
+    Args:
+        tag: The cluster's tag.
+        spared: Leader of that session.
+    """
+    sessions = frozenset(_session(pid) for pid in tagged(tag)) - {spared}
+    while found := [
+        pid for pid in members(tag, sessions) if _session(pid) not in {spared, NO_SESSION}
+    ]:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
 
 
 def _pids() -> list[int]:
