@@ -134,7 +134,6 @@ class Conduct:
             workload=self.prepared.workload,
             proof_workload=self.prepared.proof_workload,
             study_id=self.study_id,
-            study_run_id=self.run_id,
         )
         factory, table = compose.trial_factory(context), partial(_live_table, self)
         return run_race(plan, factory, self.printer, pace, table, self.journal.keep, stop)
