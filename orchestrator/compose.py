@@ -19,7 +19,7 @@ from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
-from orchestrator.adapters.state import boots_dir, content_digests, state_dir
+from orchestrator.adapters.state import Folder, boots_dir, content_digests, state_dir
 from orchestrator.canaries.scored import ScoreSettings
 from orchestrator.config import StudyConfig, resolve
 from orchestrator.core.fingerprint import StudyInputs
@@ -90,7 +90,7 @@ def engine_spec(
     return EngineSpec(
         model=str(resolve(config.target.path)),
         served_model_name=engine.served_model_name,
-        log_path=str(state_dir() / "logs" / f"{log_name}-{{boot_id}}.log"),
+        log_path=str(state_dir() / Folder.LOGS / f"{log_name}-{{boot_id}}.log"),
         python=None if engine.python is None else str(resolve(engine.python)),
         launcher=engine.launcher,
         speculative_config=speculative_config(arm, draft_path),
@@ -99,7 +99,7 @@ def engine_spec(
         boot_timeout_s=engine.boot_timeout_s,
         boot_silence_s=engine.boot_silence_s,
         stop_timeout_s=engine.stop_timeout_s,
-        cache_dir=str(state_dir() / "cache"),
+        cache_dir=str(state_dir() / Folder.CACHE),
     )
 
 
@@ -196,7 +196,7 @@ def build_trial(context: TrialContext, order: TrialOrder, log: TrialLog) -> Tria
     config, tell = context.config, logging.getLogger("specpilot.trial").info
     app_name = f"{TRIAL_PREFIX}{order.trial_id}"
     parts = proof_parts(config) if order.is_proof else ()
-    folder = state_dir() / "audit" / order.trial_id if ProofPart.AUDIT in parts else None
+    folder = state_dir() / Folder.AUDIT / order.trial_id if ProofPart.AUDIT in parts else None
     engine = ServeEngine(
         EnginePlacement(
             app_name=app_name,

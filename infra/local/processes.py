@@ -12,11 +12,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from serve_apps.engine import procfs
+
 TAG = "SPECPILOT_LOCAL_ID"
 """Environment variable that every process of one local cluster carries."""
-
-
-NO_SESSION = -1
 
 
 class StartError(Exception):
@@ -65,8 +64,7 @@ def start_server(
 
 def tagged(tag: str) -> list[int]:
     """Return the ids of the processes, this one excepted, whose environment carries the tag."""
-    needle = f"{TAG}={tag}".encode()
-    return sorted(pid for pid in _pids() if needle in _read(pid, "environ").split(b"\0"))
+    return sorted(pid for pid in _others() if procfs.marks(pid).get(TAG) == tag)
 
 
 def members(tag: str, sessions: AbstractSet[int] = frozenset()) -> list[int]:
@@ -81,8 +79,8 @@ def members(tag: str, sessions: AbstractSet[int] = frozenset()) -> list[int]:
         sessions: Sessions known to be the cluster's, whoever of them is still alive.
     """
     own = tagged(tag)
-    theirs = (sessions | {_session(pid) for pid in own}) - {os.getsid(0), NO_SESSION}
-    return sorted({*own, *(pid for pid in _pids() if _session(pid) in theirs)})
+    theirs = (sessions | _sessions(own)) - {os.getsid(0)}
+    return sorted({*own, *(pid for pid in _others() if procfs.session(pid) in theirs)})
 
 
 def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
@@ -90,7 +88,7 @@ def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
 
     SIGTERM first, so that engine guards and servers can clean up, then SIGKILL by id.
     """
-    sessions = frozenset(_session(pid) for pid in tagged(tag))
+    sessions = _sessions(tagged(tag))
     for sent in (signal.SIGTERM, signal.SIGKILL):
         for pid in members(tag, sessions):
             try:
@@ -105,23 +103,12 @@ def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
     return members(tag, sessions)
 
 
-def _pids() -> list[int]:
-    names = (entry.name for entry in Path("/proc").iterdir())
-    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
+def _others() -> list[int]:
+    return [pid for pid in procfs.pids() if pid != os.getpid()]
 
 
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
-def _session(pid: int) -> int:
-    """Return the session of a living process; NO_SESSION for a zombie or one that is gone."""
-    # After the name, which is in brackets and may hold anything: state, parent, group, session.
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return NO_SESSION if len(fields) < 4 or fields[0] == b"Z" else int(fields[3])
+def _sessions(pids: Sequence[int]) -> set[int]:
+    return {found for found in map(procfs.session, pids) if found is not None}
 
 
 def reap(servers: Sequence[Server]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.adapters.kept_file import locked, read_kept, write_kept
-from orchestrator.adapters.state import state_dir
+from orchestrator.adapters.state import Folder, state_dir
 from orchestrator.errors import ConfigError
 
 FORMAT = "specpilot.study/2"
@@ -131,7 +131,7 @@ class StudyFile:
 
 def studies_dir() -> Path:
     """Return the folder with a folder for each study that was begun on this node."""
-    return state_dir() / "studies"
+    return state_dir() / Folder.STUDIES
 
 
 def states_left(prefix: str) -> dict[str, dict[str, Any]]:

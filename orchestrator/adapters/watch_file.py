@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.adapters.kept_file import locked, read_kept, write_kept
-from orchestrator.adapters.state import state_dir
+from orchestrator.adapters.state import Folder, state_dir
 from orchestrator.errors import ConfigError
 
 FORMAT = "specpilot.watch/1"
@@ -23,7 +23,7 @@ class WatchFile:
     """
 
     def __init__(self, model_name: str, say: Callable[[str], None]) -> None:
-        self._folder = state_dir() / "watch" / f"model-{model_name}"
+        self._folder = state_dir() / Folder.WATCH / f"model-{model_name}"
         self._say = say
         self._lock: int | None = None
         self._has_complained = False

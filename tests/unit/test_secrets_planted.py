@@ -235,6 +235,7 @@ def test_study_writes_no_secret(
         race = {"boots": [to_plain(boot) for boot in boots], "proofs": {}}
         conduct.journal.keep(race, log.take())
         assert conduct.journal.flush(20.0)
+        boots = [conduct.journal.with_run(boot) for boot in boots]
         conduct.conclude(RaceResult(boots=tuple(boots), choices={}))
         verdict: Any = SimpleNamespace(winner=arms[1], sentences=[SPILLED], gates=())
         conduct._register(boots, verdict)
