@@ -24,13 +24,13 @@ from infra.local.processes import (
     StartError,
     StateDirError,
     end_members,
-    free_port,
     members,
     reap,
     require_free,
     start_server,
     tail,
 )
+from serve_apps.engine.sockets import free_port
 
 NODE_ADDRESSES = ("127.0.0.2", "127.0.0.3")
 """Ray replaces 127.0.0.1 by the machine's outside address; other loopback addresses it keeps."""

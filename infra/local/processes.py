@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_apps.engine import procfs
+from serve_apps.engine.sockets import is_port_free
 
 TAG = "SPECPILOT_LOCAL_ID"
 """Environment variable that every process of one local cluster carries."""
@@ -127,21 +127,10 @@ def require_free(host: str, port: int, key: str) -> None:
     Raises:
         PortInUseError: Somebody does; the text names the address and the key to change.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise PortInUseError(
-                f"{host}:{port}: the port is in use; free it or choose another with {key}=PORT"
-            ) from error
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    if not is_port_free(port, host):
+        raise PortInUseError(
+            f"{host}:{port}: the port is in use; free it or choose another with {key}=PORT"
+        )
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -27,8 +27,8 @@ import ray
 
 from serve_apps.engine import procfs
 from serve_apps.engine.errors import BootFailure, boot_error_from_text
+from serve_apps.engine.sockets import free_port
 from serve_apps.engine.spec import BOOT_ID_VARIABLE, FAKE_LAUNCHER, EngineSpec
-from serve_apps.engine.supervisor import free_port
 
 with warnings.catch_warnings():  # Serve's own use of pydantic is deprecated
     warnings.simplefilter("ignore")

@@ -104,7 +104,7 @@ ALLOWED: dict[str, set[str]] = {
         *("production_stage", "promotion_course", "promotion_record", "promotion_steps"),
     },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
-    "cluster": {"adapters", "config", "core", "errors"},
+    "cluster": {"adapters", "config", "core", "errors", "serve_apps"},
     "clean": {"adapters", "cluster", "core", "errors"},
     "clean_command": {"clean", "core", "errors"},
     "compose": {
