@@ -31,7 +31,13 @@ from orchestrator.incumbent import ARM_TAG, PREMISES_TAG
 from orchestrator.ports import Version
 from orchestrator.prepare import premises, prepare
 from orchestrator.production_stage import app_name
-from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, STEP_TAG
+from orchestrator.promotion_record import (
+    BOOT_TIME_TAG,
+    CHAMPION,
+    GATE_PREFIX,
+    GATE_REASON_PREFIX,
+    STEP_TAG,
+)
 from serve_apps.engine import procfs
 from serve_apps.engine.spec import BOOT_ID_VARIABLE, TRIAL_VARIABLE
 
@@ -105,8 +111,8 @@ class Site:
                 EVIDENCE_TAG: json.dumps(to_plain(promise)),
                 ARM_TAG: json.dumps(to_plain(arm)),
                 PREMISES_TAG: json.dumps(held.to_dict()),
-                "specpilot.gate.better": "passed",
-                "specpilot.gate_reason.better": "by hand",
+                f"{GATE_PREFIX}better": "passed",
+                f"{GATE_REASON_PREFIX}better": "by hand",
                 BOOT_TIME_TAG: "2.0",
             },
         )
