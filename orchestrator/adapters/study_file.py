@@ -14,7 +14,8 @@ from orchestrator.adapters.state import Folder, state_dir
 from orchestrator.errors import ConfigError
 
 FORMAT = "specpilot.study/2"
-"""Of the first line; the second is the state, and the first has its digest."""
+"""Of the first line; the second is the state, and the first has its digest. Whoever changes it puts
+a state of the new form into ``tests/data/study_state``."""
 _ID = re.compile(r"[a-z0-9-]+")
 
 
