@@ -18,7 +18,7 @@ from orchestrator.cluster import (
     trial_applications,
 )
 from orchestrator.core.leftovers import Circumstances, Condition, Kind, Leftover, judge, worst
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, TransientError
 
 RAY = "Ray"
 """Stands for the node of what is the cluster's."""
@@ -33,7 +33,8 @@ class Survey:
     notes: tuple[str, ...]
     has_ray: bool
     is_whole: bool = True
-    """Whether all nodes of the Ray were looked at; where there is none, this node is all."""
+    """Whether everything was looked at: all nodes of the Ray, and its leases. Where there is no
+    Ray, this node is all."""
 
 
 def survey(asked: frozenset[str]) -> Survey:
@@ -48,10 +49,11 @@ def survey(asked: frozenset[str]) -> Survey:
         note = f"{error.where}: {error.problem}: only this node was looked at"
         return _judged([_here()], [], asked, claim=False, has_ray=False, notes=[note])
     answers = on_every_node(node_leftovers.look, str(state_dir()))
-    notes = [f"node {a.node} was not looked at: {a.error}" for a in answers if a.error]
+    of_ray, notes = _of_ray()
+    notes += [f"node {a.node} was not looked at: {a.error}" for a in answers if a.error]
     is_whole = not notes
     nodes = [answer.value for answer in answers if answer.value is not None]
-    judged = _judged(nodes, _of_ray(), asked, claim=is_claimed(), has_ray=True, notes=notes)
+    judged = _judged(nodes, of_ray, asked, claim=is_claimed(), has_ray=True, notes=notes)
     return replace(judged, is_whole=judged.is_whole and is_whole)
 
 
@@ -59,13 +61,21 @@ def _here() -> NodeLeftovers:
     return node_leftovers.look(str(state_dir()))
 
 
-def _of_ray() -> list[Leftover]:
+def _of_ray() -> tuple[list[Leftover], list[str]]:
+    """Return what the cluster itself has of trials, and what could not be looked at."""
     applications = trial_applications()
-    leases = [name for name in serve_reaper.leases() if name not in applications]
+    try:
+        leases, notes = serve_reaper.leases(), list[str]()
+    except TransientError as error:
+        leases, notes = [], [f"leases were not looked at: {error}"]
     return [
         *(Leftover(kind=Kind.APPLICATION, name=name, node=RAY) for name in applications),
-        *(Leftover(kind=Kind.LEASE, name=name, node=RAY) for name in leases),
-    ]
+        *(
+            Leftover(kind=Kind.LEASE, name=name, node=RAY)
+            for name in leases
+            if name not in applications
+        ),
+    ], notes
 
 
 def _judged(

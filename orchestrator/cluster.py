@@ -25,6 +25,7 @@ from orchestrator.adapters.state import boots_dir
 from orchestrator.config import StudyConfig
 from orchestrator.core.exposure import require_guarded
 from orchestrator.errors import ConfigError
+from serve_apps.engine.sockets import is_port_free
 
 logger = logging.getLogger(__name__)
 
@@ -235,15 +236,10 @@ def _serve_runs() -> bool:
 
 
 def _require_free(host: str, port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                "production.http_port", f"{host}:{port} is in use",
-                "free it or choose another port",
-            ) from error  # fmt: skip
+    if not is_port_free(port, host):
+        raise ConfigError(
+            "production.http_port", f"{host}:{port} is in use", "free it or choose another port"
+        )
 
 
 def trial_applications() -> list[str]:

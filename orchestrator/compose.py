@@ -19,7 +19,7 @@ from orchestrator.adapters.node import LocalNode
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX, EnginePlacement, ServeEngine
 from orchestrator.adapters.serve_production import ServeProduction
 from orchestrator.adapters.serve_reaper import Lease
-from orchestrator.adapters.state import boots_dir, content_digests, state_dir
+from orchestrator.adapters.state import Folder, boots_dir, content_digests, state_dir
 from orchestrator.canaries.scored import ScoreSettings
 from orchestrator.config import StudyConfig, resolve
 from orchestrator.core.fingerprint import StudyInputs
@@ -37,11 +37,11 @@ from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
 from orchestrator.lossless_answers import NUM_TOP, TextTest
-from orchestrator.ports import TrialTracker
 from orchestrator.prepare import SAMPLED, proof_tasks
 from orchestrator.prove import EngineProver, ProofPlan
 from orchestrator.study_trial import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
+from orchestrator.trial_log import TrialLog
 from orchestrator.version import VERSION
 from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 from serve_apps.cpu import environment as cpu_environment
@@ -90,7 +90,7 @@ def engine_spec(
     return EngineSpec(
         model=str(resolve(config.target.path)),
         served_model_name=engine.served_model_name,
-        log_path=str(state_dir() / "logs" / f"{log_name}-{{boot_id}}.log"),
+        log_path=str(state_dir() / Folder.LOGS / f"{log_name}-{{boot_id}}.log"),
         python=None if engine.python is None else str(resolve(engine.python)),
         launcher=engine.launcher,
         speculative_config=speculative_config(arm, draft_path),
@@ -99,7 +99,7 @@ def engine_spec(
         boot_timeout_s=engine.boot_timeout_s,
         boot_silence_s=engine.boot_silence_s,
         stop_timeout_s=engine.stop_timeout_s,
-        cache_dir=str(state_dir() / "cache"),
+        cache_dir=str(state_dir() / Folder.CACHE),
     )
 
 
@@ -177,7 +177,6 @@ class TrialContext:
     proof_workload: Workload
     """Prompts of the text test of losslessness."""
     study_id: str
-    study_run_id: str
 
 
 def seconds_per_boot(config: StudyConfig) -> float:
@@ -186,18 +185,18 @@ def seconds_per_boot(config: StudyConfig) -> float:
     return config.engine.expected_boot_s + blocks * config.load.block_s * 1.5
 
 
-def build_trial(context: TrialContext, order: TrialOrder, told: TrialTracker) -> Trial:
+def build_trial(context: TrialContext, order: TrialOrder, log: TrialLog) -> Trial:
     """Wire one trial, in the process of its actor.
 
     Args:
         context: The study.
         order: What the trial has to do.
-        told: Takes what the trial tells of itself.
+        log: Takes what the trial tells of itself.
     """
     config, tell = context.config, logging.getLogger("specpilot.trial").info
     app_name = f"{TRIAL_PREFIX}{order.trial_id}"
     parts = proof_parts(config) if order.is_proof else ()
-    folder = state_dir() / "audit" / order.trial_id if ProofPart.AUDIT in parts else None
+    folder = state_dir() / Folder.AUDIT / order.trial_id if ProofPart.AUDIT in parts else None
     engine = ServeEngine(
         EnginePlacement(
             app_name=app_name,
@@ -215,7 +214,6 @@ def build_trial(context: TrialContext, order: TrialOrder, told: TrialTracker) ->
     node = LocalNode(node_id=order.node_id, kind=config.node.kind)
     spec = TrialSpec(
         trial_id=order.trial_id,
-        study_run_id=context.study_run_id,
         arm=order.arm,
         replicate=order.replicate,
         cells=config.cells(),
@@ -233,7 +231,7 @@ def build_trial(context: TrialContext, order: TrialOrder, told: TrialTracker) ->
     ports = TrialPorts(
         engine=engine,
         load=load_client(config, context.workload),
-        tracker=told,
+        log=log,
         node=node,
         clock=SystemClock(),
         prover=EngineProver(proof_plan(context, order, folder), tell) if parts else None,

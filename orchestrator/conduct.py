@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from orchestrator import compose
+from orchestrator.adapters.mlflow_names import STUDY_TAG
 from orchestrator.adapters.state import tune_dir
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.build_report import (
@@ -42,7 +43,7 @@ from orchestrator.incumbent import (
 from orchestrator.journal import Journal, StudyState
 from orchestrator.ports import Registry, Tracker, Version
 from orchestrator.prepare import Prepared, premises_by_build
-from orchestrator.promotion_record import CHALLENGER
+from orchestrator.promotion_record import CHALLENGER, GATE_PREFIX, GATE_REASON_PREFIX
 from orchestrator.race_searcher import StudyPlan
 from orchestrator.report import (
     format_live_table,
@@ -53,7 +54,6 @@ from orchestrator.resume import asked, take_over
 from orchestrator.stopping import Stop
 from orchestrator.study import RaceResult, run_race
 
-STUDY_TAG = "specpilot.study_id"
 TRACKER_S = 60.0
 """Longest wait at the verdict for a tracker that is away, as while it is restarted."""
 PROMOTION_S = 60.0
@@ -134,7 +134,6 @@ class Conduct:
             workload=self.prepared.workload,
             proof_workload=self.prepared.proof_workload,
             study_id=self.study_id,
-            study_run_id=self.run_id,
         )
         factory, table = compose.trial_factory(context), partial(_live_table, self)
         return run_race(plan, factory, self.printer, pace, table, self.journal.keep, stop)
@@ -266,8 +265,8 @@ class Conduct:
             "specpilot.step_time": config.objective.step_time,
             "specpilot.claim": claim or "".join(verdict.sentences[:1]),
             PREMISES_TAG: json.dumps(self.premises[winner.engine_build].to_dict()),
-            **{f"specpilot.gate.{gate.name}": _gate_text(gate.passed) for gate in verdict.gates},
-            **{f"specpilot.gate_reason.{gate.name}": gate.reason[:4000] for gate in verdict.gates},
+            **{GATE_PREFIX + gate.name: _gate_text(gate.passed) for gate in verdict.gates},
+            **{GATE_REASON_PREFIX + gate.name: gate.reason[:4000] for gate in verdict.gates},
             **promise_tags(config, winner, boots),
         }
         return self.registry.create_version(name, run_id, spec.to_dict(), tags)

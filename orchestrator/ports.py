@@ -162,8 +162,15 @@ class Prover(Protocol):
         ...
 
 
-class TrialTracker(Protocol):
-    """What a trial tells of itself: one run a boot."""
+class Tracker(Protocol):
+    """Experiment tracking: one parent run a study, one child run a boot.
+
+    Every call may be made twice, also after one whose answer was lost: nothing is stored twice.
+    """
+
+    def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
+        """Return the id of the study's run, found by ``study_id`` or created."""
+        ...
 
     def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
         """Return the id of the trial's run, found by ``trial_id`` or created."""
@@ -175,17 +182,6 @@ class TrialTracker(Protocol):
 
     def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
         """Store the boot's facts and summary and end its run; artifacts are name -> text."""
-        ...
-
-
-class Tracker(TrialTracker, Protocol):
-    """Experiment tracking: one parent run a study, one child run a boot.
-
-    Every call may be made twice, also after one whose answer was lost: nothing is stored twice.
-    """
-
-    def open_study(self, study_id: str, name: str, params: Mapping[str, object]) -> str:
-        """Return the id of the study's run, found by ``study_id`` or created."""
         ...
 
     def block_counts(self, study_run_id: str) -> Mapping[str, int]:

@@ -12,6 +12,7 @@ from orchestrator.ports import Clock, Version
 from orchestrator.production_stage import POLL_S, PromotionSettings, Stage
 from orchestrator.promotion_record import (
     CHAMPION,
+    GATE_PREFIX,
     LIVE_GATES,
     STEP_TAG,
     Found,
@@ -201,9 +202,9 @@ class Navigator:
 
     def _require_admitted(self, version: Version, kind: Kind) -> None:
         failed = [
-            tag.removeprefix("specpilot.gate.")
+            tag.removeprefix(GATE_PREFIX)
             for tag, text in version.tags.items()
-            if tag.startswith("specpilot.gate.")
+            if tag.startswith(GATE_PREFIX)
             and not tag.startswith(LIVE_GATES)
             and text not in ("passed", "not shown")
         ]

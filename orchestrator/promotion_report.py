@@ -12,6 +12,8 @@ from orchestrator.ports import ProductionState, Version
 from orchestrator.promotion_course import Course
 from orchestrator.promotion_record import (
     CANARY_TAG,
+    GATE_PREFIX,
+    GATE_REASON_PREFIX,
     LIVE_GATES,
     OUTAGE_NOT_KNOWN,
     OUTAGE_TAG,
@@ -21,9 +23,6 @@ from orchestrator.promotion_record import (
     STEP_TAG,
     THROUGHPUT_TAG,
 )
-
-GATE_PREFIX = "specpilot.gate."
-GATE_REASON_PREFIX = "specpilot.gate_reason."
 
 _DONE = {
     "challenger": "name it challenger",

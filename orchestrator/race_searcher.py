@@ -19,11 +19,11 @@ from orchestrator.core.journal import Entry
 from orchestrator.core.proof_gates import NO_PROOF, ProofDemands
 from orchestrator.core.race_state import (
     Choice,
-    Elapsed,
     Outcome,
     RaceQuestion,
     RaceSettings,
     RaceState,
+    elapsed,
     outcome,
     race_state,
 )
@@ -32,8 +32,6 @@ from orchestrator.core.types import Arm, Boot, BootStatus
 from orchestrator.proof_boots import ProofBoots, SavedProofs
 from orchestrator.study_progress import read_boot, read_told
 from orchestrator.trial_text import boot_params
-
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,11 +363,7 @@ class RaceSearcher(Searcher):
     def _state(self, race: BuildRace) -> RaceState:
         """Return what happened to the arms of one build."""
         spent_s = self._spent_s or [self._plan.expected_boot_s]
-        elapsed = Elapsed(
-            hours=self._passed_s() / SECONDS_PER_HOUR,
-            boot_hours=sum(spent_s) / len(spent_s) / SECONDS_PER_HOUR,
-            num_nodes=self._plan.num_nodes,
-        )
+        spent = elapsed(self._passed_s(), spent_s, num_nodes=self._plan.num_nodes)
         arms = race.question.arms
         return race_state(
             race.question,
@@ -377,7 +371,7 @@ class RaceSearcher(Searcher):
             missing=[arm for arm in self._missing if arm in arms],
             running=[arm for arm, _, _ in self._running.values() if arm in arms],
             choice=self.choices.get(race.build),
-            elapsed=race.elapsed(elapsed),
+            elapsed=race.elapsed(spent),
             set_aside=self._proofs[race.build].set_aside,
         )
 

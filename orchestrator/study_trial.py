@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -13,7 +13,6 @@ from ray import tune
 
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.types import Arm
-from orchestrator.ports import TrialTracker
 from orchestrator.trial import Trial
 from orchestrator.trial_log import TrialLog
 
@@ -35,7 +34,7 @@ class TrialOrder:
     """Of a proof boot: log odds by which numerics move an event, as its control measured them."""
 
 
-TrialFactory = Callable[[TrialOrder, TrialTracker], Trial]
+TrialFactory = Callable[[TrialOrder, TrialLog], Trial]
 
 
 class SpecTrial(tune.Trainable):
@@ -65,10 +64,8 @@ class SpecTrial(tune.Trainable):
         text = "" if self._trial.ended else self._trial.step()
         result: dict[str, Any] = {"text": text}
         if self._trial.ended:
-            # The driver knows the tracker's run.
-            boot = replace(self._trial.finish(), run_id=None)
             # As text: Tune flattens nested results on their way to the searcher.
-            result |= {"boot": json.dumps(to_plain(boot)), "done": True}
+            result |= {"boot": json.dumps(to_plain(self._trial.finish())), "done": True}
         return result | {"told": json.dumps([to_plain(entry) for entry in self._log.take()])}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:

@@ -9,7 +9,6 @@ Knows the ports only; Tune drives it from ``study``.
 from __future__ import annotations
 
 import json
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from orchestrator.core.capacity import check_capacity
 from orchestrator.core.checks import Expectations
 from orchestrator.core.failures import Failure, FailureKind, failure_of
 from orchestrator.core.fingerprint import Fingerprint, StudyInputs, trial_fingerprint
+from orchestrator.core.journal import Entry
 from orchestrator.core.node_health import (
     NodeNeeds,
     floor_breach,
@@ -42,11 +42,10 @@ from orchestrator.errors import InfeasibleArm, TransientError
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
 from orchestrator.memory_guard import LOOK_S, MemoryGuard
 from orchestrator.node_wait import await_node, end_engine
-from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Prover, TrialTracker
+from orchestrator.ports import Clock, Engine, LoadClient, LoadRequest, Node, Prover
 from orchestrator.trial_endings import engine_failure, marked, status_of
+from orchestrator.trial_log import TrialLog
 from orchestrator.trial_text import boot_params, summarize
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,6 @@ class TrialSpec:
     """What one trial has to do."""
 
     trial_id: str
-    study_run_id: str
     arm: Arm
     replicate: int
     cells: tuple[Cell, ...]
@@ -85,7 +83,7 @@ class TrialPorts:
 
     engine: Engine
     load: LoadClient
-    tracker: TrialTracker
+    log: TrialLog
     node: Node
     clock: Clock
     prover: Prover | None = None
@@ -110,7 +108,6 @@ class Trial:
         self._status: BootStatus | None = None
         self._reason = ""
         self._failure: Failure | None = None
-        self._run_id: str | None = None
         self._node = ports.node.snapshot()
         self._plan = () if spec.proof else plan_blocks(spec)
 
@@ -122,7 +119,7 @@ class Trial:
     def setup(self) -> None:
         """Boot the engine and prove that the arm is in force; a failure ends the trial."""
         spec = self._spec
-        self._open_run()
+        self._tell(params=trial_params(spec, self._node.node_id))
         self._node = await_node(
             self._node,
             self._ports.node,
@@ -193,7 +190,7 @@ class Trial:
         if failure is not None:
             block = marked(block, failure)
         self._blocks.append(block)
-        self._track(lambda run_id: self._ports.tracker.log_block(run_id, block))
+        self._tell(block=block)
         if failure is not None:
             self._fail(failure)
             return self._reason
@@ -229,7 +226,7 @@ class Trial:
         return sentence
 
     def finish(self) -> Boot:
-        """End the engine, return the boot's record and end its tracking run.
+        """End the engine, return the boot's record and tell it.
 
         A trial that is ended early, before all its steps are done, is a failed boot. What the
         engine leaves behind stands in the record and does not change how the boot ended.
@@ -251,7 +248,6 @@ class Trial:
             blocks=tuple(self._blocks),
             failure=None if self._failure is None else self._failure.kind,
             cause="" if self._failure is None else self._failure.cause,
-            run_id=self._run_id,
             fingerprint=None if self._fingerprint is None else self._fingerprint.digest,
             sections={} if self._fingerprint is None else self._fingerprint.sections,
             proof=self._proof(),
@@ -268,7 +264,7 @@ class Trial:
             artifacts["fingerprint.json"] = json.dumps(self._fingerprint.to_dict(), indent=1)
         if boot.proof is not None:
             artifacts["proof.json"] = json.dumps(asdict(boot.proof), indent=1)
-        self._track(lambda run_id: self._ports.tracker.close_trial(run_id, boot, artifacts))
+        self._tell(boot=boot, artifacts=artifacts)
         return boot
 
     def _end_engine(self) -> dict[str, NodeState]:
@@ -294,22 +290,23 @@ class Trial:
             if self._ports.prover is not None:
                 self._ports.prover.close()
 
-    def _open_run(self) -> None:
-        spec = self._spec
-        params = trial_params(spec, self._node.node_id)
-        try:
-            self._run_id = self._ports.tracker.open_trial(spec.study_run_id, spec.trial_id, params)
-        except TransientError as error:
-            logger.warning("trial %s: not tracked: %s", spec.trial_id, error)
-
-    def _track(self, call: Callable[[str], None]) -> None:
-        """Call the tracker; a measured boot never fails because of logging."""
-        if self._run_id is None:
-            return
-        try:
-            call(self._run_id)
-        except TransientError as error:
-            logger.warning("trial %s: not tracked: %s", self._spec.trial_id, error)
+    def _tell(
+        self,
+        *,
+        params: dict[str, object] | None = None,
+        block: Block | None = None,
+        boot: Boot | None = None,
+        artifacts: dict[str, str] | None = None,
+    ) -> None:
+        self._ports.log.tell(
+            Entry(
+                trial_id=self._spec.trial_id,
+                params=params,
+                block=block,
+                boot=boot,
+                artifacts=artifacts or {},
+            )
+        )
 
     def _end(self, status: BootStatus, reason: str) -> None:
         self._status = status

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 from orchestrator.core.exposition import EngineCounters, parse_counters
 from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 from serve_apps.cpu import environment
+from serve_apps.engine.sockets import free_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 MODELS = PROJECT / "infra" / "tiny_models"
@@ -114,7 +114,7 @@ def booted(
     Raises:
         RuntimeError: The engine ended or did not answer in time; the log says why.
     """
-    port = _free_port()
+    port = free_port()
     with log.open("ab") as output:
         process = subprocess.Popen(
             command(chosen, rule, port=port, depth=depth),
@@ -137,13 +137,6 @@ def _environment(records: Path | None) -> Mapping[str, str]:
     inherited = {k: v for k, v in os.environ.items() if k != AUDIT_DIR_VARIABLE}
     chosen = {**inherited, **environment(), "PYTHONPATH": os.pathsep.join(paths)}
     return chosen if records is None else {**chosen, AUDIT_DIR_VARIABLE: str(records)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _wait_ready(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:

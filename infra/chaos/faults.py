@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from infra.chaos.namespace import Namespace
-from infra.chaos.site import Site, command_line
+from infra.chaos.site import Site
 from infra.local.processes import StartError
+from serve_apps.engine import procfs
 
 STUDY_NODE = 1
 """Index of the node that trials run on; production has the head."""
@@ -119,14 +120,15 @@ class Striker:
 
     def _mlflow(self) -> list[int]:
         session = self._site.cluster.server("mlflow").process.pid
-        return [pid for pid in self._site.processes(lambda _: True) if _session(pid) == session]
+        of_cluster = self._site.processes(lambda _: True)
+        return [pid for pid in of_cluster if procfs.session(pid) == session]
 
     def _raylet(self) -> list[int]:
         address = self._site.cluster.addresses[STUDY_NODE]
         return [
             pid
             for pid in self._site.processes(lambda line: "raylet/raylet" in line)
-            if f"--node_ip_address={address}" in command_line(pid)
+            if f"--node_ip_address={address}" in procfs.command_line(pid)
         ]
 
     def start_node(self) -> None:
@@ -183,9 +185,3 @@ def _send(pids: Sequence[int], number: int) -> bool:
 
 def _resume(pids: Sequence[int]) -> None:
     _send(pids, signal.SIGCONT)
-
-
-def _session(pid: int) -> int | None:
-    with contextlib.suppress(ProcessLookupError):
-        return os.getsid(pid)
-    return None

@@ -18,6 +18,7 @@ from orchestrator.adapters.mlflow_names import PARENT_TAG, TRIAL_TAG
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX
 from orchestrator.adapters.serve_reaper import LEASE_S, LOOK_S
+from orchestrator.adapters.state import Folder
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.errors import OrchestratorError
 from orchestrator.journal import StudyState, check_journal
@@ -111,14 +112,14 @@ def _orphans(site: Site) -> list[str]:
 
 
 def _left(site: Site) -> list[str]:
-    dead = leftovers.find(site.cluster.state_dir / "boots")
+    dead = leftovers.find(site.cluster.state_dir / Folder.BOOTS)
     return [
         *(f"shared memory {path}" for boot in dead for path, _ in boot.segments),
         *(f"port {boot.port}" for boot in dead if boot.port is not None),
         *(f"process {pid}" for pid in site.trial_engines()),
         *(f"application {name}" for name in _applications(site) if name.startswith(TRIAL_PREFIX)),
         *(f"folder {folder}" for folder in _socket_folders(site)),
-        *(f"record {record.name}" for record in (site.cluster.state_dir / "boots").glob("*")),
+        *(f"record {record.name}" for record in (site.cluster.state_dir / Folder.BOOTS).glob("*")),
     ]
 
 
@@ -131,6 +132,6 @@ def _applications(site: Site) -> list[str]:
 
 def _socket_folders(site: Site) -> Iterator[Path]:
     """Yield the folders of sockets that boots of trials have left; their logs name the boots."""
-    for log in (site.cluster.state_dir / "logs").glob(f"{TRIAL_PREFIX}*.log"):
+    for log in (site.cluster.state_dir / Folder.LOGS).glob(f"{TRIAL_PREFIX}*.log"):
         boot_id = log.stem.rpartition("-")[2]
         yield from Path(tempfile.gettempdir()).glob(f"specpilot-{boot_id}-*")

@@ -20,6 +20,7 @@ from infra.local.processes import tagged
 from orchestrator.adapters.mlflow_registry import MlflowRegistry
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.serve_production import production_state
+from orchestrator.adapters.state import Folder
 from orchestrator.compose import engine_spec
 from orchestrator.config import StudyConfig, load_config
 from orchestrator.core.codec import to_plain
@@ -30,7 +31,14 @@ from orchestrator.incumbent import ARM_TAG, PREMISES_TAG
 from orchestrator.ports import Version
 from orchestrator.prepare import premises, prepare
 from orchestrator.production_stage import app_name
-from orchestrator.promotion_record import BOOT_TIME_TAG, CHAMPION, STEP_TAG
+from orchestrator.promotion_record import (
+    BOOT_TIME_TAG,
+    CHAMPION,
+    GATE_PREFIX,
+    GATE_REASON_PREFIX,
+    STEP_TAG,
+)
+from serve_apps.engine import procfs
 from serve_apps.engine.spec import BOOT_ID_VARIABLE, TRIAL_VARIABLE
 
 COMMAND_TIMEOUT_S = 400.0
@@ -96,15 +104,15 @@ class Site:
             {
                 **spec,
                 "env": {**spec["env"], **(env or {})},
-                "log_path": str(state_dir / "logs" / "by-hand-{boot_id}.log"),
-                "cache_dir": str(state_dir / "cache"),
+                "log_path": str(state_dir / Folder.LOGS / "by-hand-{boot_id}.log"),
+                "cache_dir": str(state_dir / Folder.CACHE),
             },
             {
                 EVIDENCE_TAG: json.dumps(to_plain(promise)),
                 ARM_TAG: json.dumps(to_plain(arm)),
                 PREMISES_TAG: json.dumps(held.to_dict()),
-                "specpilot.gate.better": "passed",
-                "specpilot.gate_reason.better": "by hand",
+                f"{GATE_PREFIX}better": "passed",
+                f"{GATE_REASON_PREFIX}better": "by hand",
                 BOOT_TIME_TAG: "2.0",
             },
         )
@@ -200,7 +208,7 @@ class Site:
     def processes(self, wanted: Callable[[str], bool]) -> Iterator[int]:
         """Yield the cluster's processes whose command line is wanted."""
         for pid in tagged(self.cluster.tag):
-            if wanted(command_line(pid)):
+            if wanted(procfs.command_line(pid)):
                 yield pid
 
     def titled(self, title: str) -> list[int]:
@@ -211,8 +219,8 @@ class Site:
         own = {*tagged(self.cluster.tag)}
         return [
             pid
-            for pid in _every()
-            if command_line(pid).startswith(title) and own & {*_ancestors(pid)}
+            for pid in procfs.pids()
+            if procfs.command_line(pid).startswith(title) and own & {*procfs.ancestors(pid)}
         ]
 
     def kill_router(self) -> bool:
@@ -226,31 +234,26 @@ class Site:
     def kill_engine(self, version: int) -> bool:
         """SIGKILL the engine of a version; return whether there was one."""
         replica = f"ServeReplica:{app_name(self.config.production.name, version)}:"
-        return _kill([pid for pid in self._engines() if replica in _ancestry(pid)])
+        return _kill(
+            [
+                pid
+                for pid in self._engines()
+                if any(replica in procfs.command_line(above) for above in procfs.ancestors(pid))
+            ]
+        )
 
     def trial_engines(self) -> list[int]:
         """Return the engines' processes that carry the mark of a trial; guards are none."""
-        mark = f"{TRIAL_VARIABLE}=".encode()
-        return [pid for pid in self._engines() if mark in _environ(pid)]
+        return [pid for pid in self._engines() if TRIAL_VARIABLE in procfs.marks(pid)]
 
     def _engines(self) -> list[int]:
         """Return what carries the mark of a boot; its guard does, too, and is left out."""
-        mark = f"{BOOT_ID_VARIABLE}=".encode()
         return [
             pid
             for pid in tagged(self.cluster.tag)
-            if mark in _environ(pid) and "engine.guard" not in command_line(pid)
+            if BOOT_ID_VARIABLE in procfs.marks(pid)
+            and "engine.guard" not in procfs.command_line(pid)
         ]
-
-
-def _environ(pid: int) -> bytes:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    return b""
-
-
-def _every() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _kill(pids: Sequence[int]) -> bool:
@@ -258,32 +261,6 @@ def _kill(pids: Sequence[int]) -> bool:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return bool(pids)
-
-
-def command_line(pid: int) -> str:
-    """Return a process's command line, its words with a space between; empty when it is gone."""
-    with contextlib.suppress(OSError):
-        return (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        )
-    return ""
-
-
-def _ancestors(pid: int) -> list[int]:
-    """Return a process's parents, the nearest first."""
-    found = list[int]()
-    while pid > 1:
-        try:
-            status = Path(f"/proc/{pid}/stat").read_bytes()
-        except OSError:
-            break
-        pid = int(status.rpartition(b")")[2].split()[1])
-        found.append(pid)
-    return found
-
-
-def _ancestry(pid: int) -> str:
-    return "\n".join(map(command_line, _ancestors(pid)))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from infra.fuzz.target import Target
-from orchestrator.adapters.kept_file import read_kept
+from orchestrator.adapters.kept_file import KeptFile
 from orchestrator.decide_command import read_observations
 from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
@@ -230,7 +230,7 @@ def _make_plain(source: random.Random) -> _File:
 def _check_plain(file: _File) -> str | None:
     path = _stored(file)
     readers: dict[str, Callable[[], object]] = {
-        "state.json": lambda: read_kept(path, "form/1"),
+        "state.json": KeptFile(path, "form/1").read,
         "audit-1.rows": lambda: read_records(path).by_kind(),
         "audit-1.json": lambda: attachment(path.parent),
         "tag": lambda: json_of(file.content.decode(errors="replace")),

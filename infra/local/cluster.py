@@ -24,7 +24,6 @@ from infra.local.processes import (
     StartError,
     StateDirError,
     end_members,
-    free_port,
     kill_all_but,
     members,
     reap,
@@ -32,6 +31,7 @@ from infra.local.processes import (
     start_server,
     tail,
 )
+from serve_apps.engine.sockets import free_port
 
 NODE_ADDRESSES = ("127.0.0.2", "127.0.0.3")
 """Ray replaces 127.0.0.1 by the machine's outside address; other loopback addresses it keeps."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,11 +12,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from serve_apps.engine import procfs
+from serve_apps.engine.sockets import is_port_free
+
 TAG = "SPECPILOT_LOCAL_ID"
 """Environment variable that every process of one local cluster carries."""
 
 
-NO_SESSION = -1
 HANG_UPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end what runs a local cluster as Ctrl-C does."""
 
@@ -68,8 +69,7 @@ def start_server(
 
 def tagged(tag: str) -> list[int]:
     """Return the ids of the processes, this one excepted, whose environment carries the tag."""
-    needle = f"{TAG}={tag}".encode()
-    return sorted(pid for pid in _pids() if needle in _read(pid, "environ").split(b"\0"))
+    return sorted(pid for pid in _others() if procfs.marks(pid).get(TAG) == tag)
 
 
 def members(tag: str, sessions: AbstractSet[int] = frozenset()) -> list[int]:
@@ -84,8 +84,8 @@ def members(tag: str, sessions: AbstractSet[int] = frozenset()) -> list[int]:
         sessions: Sessions known to be the cluster's, whoever of them is still alive.
     """
     own = tagged(tag)
-    theirs = (sessions | {_session(pid) for pid in own}) - {os.getsid(0), NO_SESSION}
-    return sorted({*own, *(pid for pid in _pids() if _session(pid) in theirs)})
+    theirs = (sessions | _sessions(own)) - {os.getsid(0)}
+    return sorted({*own, *(pid for pid in _others() if procfs.session(pid) in theirs)})
 
 
 def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
@@ -93,7 +93,7 @@ def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
 
     SIGTERM first, so that engine guards and servers can clean up, then SIGKILL by id.
     """
-    sessions = frozenset(_session(pid) for pid in tagged(tag))
+    sessions = _sessions(tagged(tag))
     for sent in (signal.SIGTERM, signal.SIGKILL):
         for pid in members(tag, sessions):
             try:
@@ -115,9 +115,9 @@ def kill_all_but(tag: str, spared: int) -> None:
         tag: The cluster's tag.
         spared: Leader of that session.
     """
-    sessions = frozenset(_session(pid) for pid in tagged(tag)) - {spared}
+    sessions = frozenset(_sessions(tagged(tag)) - {spared})
     while found := [
-        pid for pid in members(tag, sessions) if _session(pid) not in {spared, NO_SESSION}
+        pid for pid in members(tag, sessions) if procfs.session(pid) not in {spared, None}
     ]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
@@ -125,23 +125,12 @@ def kill_all_but(tag: str, spared: int) -> None:
         time.sleep(0.1)
 
 
-def _pids() -> list[int]:
-    names = (entry.name for entry in Path("/proc").iterdir())
-    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
+def _others() -> list[int]:
+    return [pid for pid in procfs.pids() if pid != os.getpid()]
 
 
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
-def _session(pid: int) -> int:
-    """Return the session of a living process; NO_SESSION for a zombie or one that is gone."""
-    # After the name, which is in brackets and may hold anything: state, parent, group, session.
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return NO_SESSION if len(fields) < 4 or fields[0] == b"Z" else int(fields[3])
+def _sessions(pids: Sequence[int]) -> set[int]:
+    return {found for found in map(procfs.session, pids) if found is not None}
 
 
 def reap(servers: Sequence[Server]) -> None:
@@ -160,21 +149,10 @@ def require_free(host: str, port: int, key: str) -> None:
     Raises:
         PortInUseError: Somebody does; the text names the address and the key to change.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise PortInUseError(
-                f"{host}:{port}: the port is in use; free it or choose another with {key}=PORT"
-            ) from error
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    if not is_port_free(port, host):
+        raise PortInUseError(
+            f"{host}:{port}: the port is in use; free it or choose another with {key}=PORT"
+        )
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from orchestrator.adapters.procfs import read_text
+from serve_apps.engine.cgroups import memory_groups
 
 # Version 1 writes the largest number of whole pages where there is no limit.
 _NO_LIMIT = 1 << 60
-_V2 = ("memory.max", "memory.current", "inactive_file")
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_NAMES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""By version of the control groups: limit, usage, and the line of ``memory.stat``."""
 
 
 def memory_available(proc: Path) -> int | None:
@@ -29,24 +33,12 @@ def memory_available(proc: Path) -> int | None:
 
 
 def _rooms(proc: Path, mount: Path) -> Iterator[int]:
-    for line in read_text(proc / "self" / "cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            # A hybrid machine has version 2 in a folder of its own, without memory in it.
-            yield from _of_groups(mount, path, _V2)
-        elif "memory" in controllers.split(","):
-            yield from _of_groups(mount / "memory", path, _V1)
-
-
-def _of_groups(mount: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:
-    # A container may be told its path on the host, where its own mount has no such folder.
-    own = PurePosixPath("/", path)
-    for group in (own, *own.parents):
-        folder = mount / group.relative_to("/")
-        limit, used = _number(folder / names[0]), _number(folder / names[1])
-        if limit is not None and used is not None and limit < _NO_LIMIT:
-            yield max(0, limit - used + _stat(folder / "memory.stat", names[2]))
+    for version, top, own in memory_groups(read_text(proc / "self" / "cgroup"), mount):
+        limits, usage, inactive = _NAMES[version]
+        for group in (own, *own.parents):
+            limit, used = _number(top / group / limits), _number(top / group / usage)
+            if limit is not None and used is not None and limit < _NO_LIMIT:
+                yield max(0, limit - used + _stat(top / group / "memory.stat", inactive))
 
 
 def _number(file: Path) -> int | None:

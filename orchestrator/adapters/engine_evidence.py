@@ -7,7 +7,6 @@ from pathlib import Path
 
 from orchestrator.core.failures import Failure, FailureKind
 from orchestrator.core.secrecy import redact_text
-from serve_apps.engine import procfs
 from serve_apps.engine.enginelog import (
     BootLog,
     Phase,
@@ -18,7 +17,6 @@ from serve_apps.engine.enginelog import (
 )
 from serve_apps.engine.errors import BootFailure, boot_error_from_text
 from serve_apps.engine.oomkills import OomKills
-from serve_apps.engine.spec import boot_mark
 
 TAIL_LINES = 80
 MAX_MESSAGE_CHARS = 2000
@@ -56,11 +54,6 @@ class EngineLogs:
         """Return the last lines that a boot wrote, by default the newest."""
         log = self._log(boot_id)
         return "" if log is None else log.tail(TAIL_LINES)
-
-    def kill(self) -> None:
-        """End the processes of all these boots at once, by their marks and without grace."""
-        for boot_id in self.boot_ids():
-            procfs.end(None, boot_mark(boot_id), grace_s=0.0)
 
     def _log(self, boot_id: str | None) -> BootLog | None:
         found = [boot_id] if boot_id is not None else self.boot_ids()[-1:]

@@ -1,7 +1,7 @@
 """MLflow as tracker.
 
-Only ``MlflowClient`` is used: the fluent API keeps a run in a thread-local stack, which two trials
-in one process would share.
+Only ``MlflowClient`` is used: the fluent API keeps a run in a thread-local stack, and the driver
+and its journal's thread have the runs of several trials open at once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class MlflowTracker:
     """One parent run a study, one child run a boot; implements ``ports.Tracker``.
 
     No secret leaves for the store: parameters, tags and artifacts pass ``core.secrecy.redact``.
-    Every method raises TransientError when MLflow does not do its part; a trial that measured
-    well goes on without it.
+    Every method raises TransientError when MLflow does not do its part.
 
     Args:
         uri: Address that ``check`` returned.
@@ -67,10 +66,7 @@ class MlflowTracker:
 
     @cached_property
     def _experiment_id(self) -> str:
-        """Id of the experiment, asked for at its first use.
-
-        A trial makes its tracker before it boots, and must boot without MLflow, too.
-        """
+        """Id of the experiment, asked for at its first use."""
         return self._find_or_create_experiment()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.adapters.state import Folder
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.core.leftovers import Condition, Kind, Leftover
 from orchestrator.errors import ConfigError
 from serve_apps.engine import leftovers, procfs, record
 from serve_apps.engine.leftovers import DeadBoot
 
-FOLDERS = {Kind.AUDIT: "audit", Kind.TUNE: "tune", Kind.STATE: "studies"}
+FOLDERS = {Kind.AUDIT: Folder.AUDIT, Kind.TUNE: Folder.TUNE, Kind.STATE: Folder.STUDIES}
 """By kind: where its folders lie below the state folder."""
-BOOTS = "boots"
 _STUDY = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}-\d{8}-\d{6}(-\d+)?")
 _TRIAL = re.compile(r"[0-9a-f]{8}(_\d{5})?")
 OURS = {Kind.AUDIT: _TRIAL, Kind.TUNE: _STUDY, Kind.STATE: _STUDY}
@@ -47,7 +47,7 @@ def look(state: str) -> NodeLeftovers:
     """
     host, folder = socket.gethostname(), Path(state).absolute()
     owner = procfs.owner(os.getpid())
-    boots = [_of_boot(boot, host) for boot in leftovers.find(folder / BOOTS)]
+    boots = [_of_boot(boot, host) for boot in leftovers.find(folder / Folder.BOOTS)]
     unread: list[str] = []
     paths = {kind: _folders(kind, folder / name, unread) for kind, name in FOLDERS.items()}
     folders = [_of_folder(kind, path, host) for kind in paths for path in paths[kind]]
@@ -69,9 +69,9 @@ def remove(state: str, names: Mapping[Kind, Iterable[str]], asked: frozenset[str
     """
     folder, left = Path(state).absolute(), list[str]()
     wanted = set(names.get(Kind.BOOT, ()))
-    for boot in leftovers.find(folder / BOOTS):
+    for boot in leftovers.find(folder / Folder.BOOTS):
         if boot.boot_id in wanted:
-            left += leftovers.end(boot, folder / BOOTS)
+            left += leftovers.end(boot, folder / Folder.BOOTS)
     for kind in FOLDERS:
         for name in filter(OURS[kind].fullmatch, names.get(kind, ())):
             path = folder / FOLDERS[kind] / name

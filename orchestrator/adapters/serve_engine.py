@@ -28,7 +28,7 @@ from serve_apps.engine.deployment import (
     trial_app,
 )
 from serve_apps.engine.oomkills import OomKills
-from serve_apps.engine.spec import EngineSpec, boot_mark
+from serve_apps.engine.spec import EngineSpec, boot_mark, trial_mark
 
 TRIAL_PREFIX = "trial-"
 """Serve applications with this prefix belong to trials; production never carries it."""
@@ -150,9 +150,8 @@ class ServeEngine:
         return ended_engine(told, text, self._kills)
 
     def kill(self) -> None:
-        """End the boot's processes at once; its application stays until ``stop``."""
-        if self._logs is not None:
-            self._logs.kill()
+        """End the trial's processes at once; its application stays until ``stop``."""
+        procfs.end(None, trial_mark(self._placement.trial), grace_s=0.0)
 
     def stop(self) -> None:
         """Delete the application and see that nothing of the trial is left on its node.

@@ -13,6 +13,8 @@ from typing import Any
 import ray
 from ray import serve
 
+from orchestrator.errors import TransientError
+
 REAPER_NAME = "specpilot-reaper"
 REAPER_NAMESPACE = "specpilot"
 LEASE_S = 60.0
@@ -86,11 +88,21 @@ def start_reaper(prefix: str) -> Any:
 
 
 def leases() -> list[str]:
-    """Return the applications that the cluster's reaper has a lease of; none without a reaper."""
+    """Return the applications that the cluster's reaper has a lease of; none without a reaper.
+
+    Raises:
+        TransientError: There is a reaper, and it does not say.
+    """
     try:
-        found: list[str] = ray.get(_reaper().leases.remote(), timeout=_ANSWER_S)
-    except (ValueError, AttributeError, ray.exceptions.RayError):  # gone, or of an earlier version
+        reaper = _reaper()
+    except ValueError:  # there is none of this name
         return []
+    try:
+        found: list[str] = ray.get(reaper.leases.remote(), timeout=_ANSWER_S)
+    except AttributeError as error:
+        raise TransientError("the reaper is of an earlier version and has no list") from error
+    except ray.exceptions.RayError as error:
+        raise TransientError(f"the reaper does not answer: {_first_line(error)}") from error
     return found
 
 
@@ -99,8 +111,12 @@ def release(app_name: str) -> str | None:
     try:
         ray.get(_reaper().release.remote(app_name), timeout=_ANSWER_S)
     except (ValueError, ray.exceptions.RayError) as error:
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return _first_line(error)
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _reaper() -> Any:

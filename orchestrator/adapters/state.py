@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.adapters.content_digest import ContentDigests
+
+
+class Folder(StrEnum):
+    """The folders below the state folder; ``clean`` and a new driver find them by these names."""
+
+    BOOTS = "boots"
+    STUDIES = "studies"
+    TUNE = "tune"
+    AUDIT = "audit"
+    LOGS = "logs"
+    CACHE = "cache"
+    WATCH = "watch"
 
 
 def state_dir() -> Path:
@@ -17,12 +30,12 @@ def state_dir() -> Path:
 
 def boots_dir() -> Path:
     """Return the folder with a record for each boot of a trial that runs, or died, on this node."""
-    return (state_dir() / "boots").absolute()
+    return (state_dir() / Folder.BOOTS).absolute()
 
 
 def tune_dir() -> Path:
     """Return the folder with Tune's own folder for each study."""
-    return state_dir() / "tune"
+    return state_dir() / Folder.TUNE
 
 
 def content_digests() -> ContentDigests:

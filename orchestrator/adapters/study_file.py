@@ -9,12 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.kept_file import locked, read_kept, write_kept
-from orchestrator.adapters.state import state_dir
+from orchestrator.adapters.kept_file import KeptFile, locked
+from orchestrator.adapters.state import Folder, state_dir
 from orchestrator.errors import ConfigError
 
 FORMAT = "specpilot.study/2"
-"""Of the first line; the second is the state, and the first has its digest."""
+"""Of the first line; the second is the state, and the first has its digest. Whoever changes it puts
+a state of the new form into ``tests/data/study_state``."""
 _ID = re.compile(r"[a-z0-9-]+")
 
 
@@ -36,6 +37,7 @@ class StudyFile:
         self.study_id = study_id
         self._say = say
         self._folder = folder or studies_dir() / study_id
+        self._file = KeptFile(self._folder / "state.json", FORMAT)
         self._lock: int | None = None
         self._has_complained = False
         self.is_kept = False
@@ -80,13 +82,13 @@ class StudyFile:
         if self._lock is None:
             raise self._unknown()
         try:
-            state = read_kept(self._file, FORMAT)
+            state = self._file.read()
         except FileNotFoundError as error:
             raise self._unknown() from error
         except OSError as error:
             raise self._unreadable(error) from error
         except ValueError as error:
-            raise self._refusal(f"{self._file} {error}", "begin the study anew") from error
+            raise self._refusal(f"{self._file.path} {error}", "begin the study anew") from error
         self.is_kept = True
         return state
 
@@ -96,7 +98,7 @@ class StudyFile:
             if self._lock is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._lock = locked(self._folder)
-            write_kept(self._file, FORMAT, state, folder=self._lock)
+            self._file.write(state, folder=self._lock)
             self.is_kept = True
         except OSError as error:
             self.is_kept = False
@@ -110,11 +112,7 @@ class StudyFile:
     def drop(self) -> None:
         """Remove the state, where no newer one could be written: it would be gone on from."""
         with suppress(OSError):  # then nothing can be done, and the write has said why
-            self._file.unlink(missing_ok=True)
-
-    @property
-    def _file(self) -> Path:
-        return self._folder / "state.json"
+            self._file.path.unlink(missing_ok=True)
 
     def _unknown(self) -> ConfigError:
         return self._refusal(
@@ -131,7 +129,7 @@ class StudyFile:
 
 def studies_dir() -> Path:
     """Return the folder with a folder for each study that was begun on this node."""
-    return state_dir() / "studies"
+    return state_dir() / Folder.STUDIES
 
 
 def states_left(prefix: str) -> dict[str, dict[str, Any]]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.kept_file import locked, read_kept, write_kept
-from orchestrator.adapters.state import state_dir
+from orchestrator.adapters.kept_file import KeptFile, locked
+from orchestrator.adapters.state import Folder, state_dir
 from orchestrator.errors import ConfigError
 
 FORMAT = "specpilot.watch/1"
@@ -23,7 +23,8 @@ class WatchFile:
     """
 
     def __init__(self, model_name: str, say: Callable[[str], None]) -> None:
-        self._folder = state_dir() / "watch" / f"model-{model_name}"
+        self._folder = state_dir() / Folder.WATCH / f"model-{model_name}"
+        self._file = KeptFile(self._folder / "state.json", FORMAT)
         self._say = say
         self._lock: int | None = None
         self._has_complained = False
@@ -31,7 +32,7 @@ class WatchFile:
     @property
     def path(self) -> Path:
         """Where the state lies."""
-        return self._folder / "state.json"
+        return self._file.path
 
     def __enter__(self) -> WatchFile:
         """Hold the folder.
@@ -65,7 +66,7 @@ class WatchFile:
         One that is damaged or of another version is none: a watcher collects its evidence again.
         """
         try:
-            return read_kept(self.path, FORMAT)
+            return self._file.read()
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -76,7 +77,7 @@ class WatchFile:
         """Put the state in the place of the last one."""
         assert self._lock is not None
         try:
-            write_kept(self.path, FORMAT, state, folder=self._lock)
+            self._file.write(state, folder=self._lock)
             self._has_complained = False
         except OSError as error:
             if not self._has_complained:

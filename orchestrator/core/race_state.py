@@ -13,6 +13,7 @@ from orchestrator.core.refusals import wants_baseline
 from orchestrator.core.space import reference_arm
 from orchestrator.core.types import Arm, BoardModel, Boot, BootStatus, Cell
 
+SECONDS_PER_HOUR = 3600.0
 Stop = Literal["winner", "tie", "budget"]
 
 
@@ -71,6 +72,22 @@ class Elapsed:
     """What a boot with its blocks takes."""
     num_nodes: int
     """Boots that run at a time."""
+
+
+def elapsed(passed_s: float, boots_s: Sequence[float], *, num_nodes: int) -> Elapsed:
+    """Return the time that a race has taken.
+
+    Args:
+        passed_s: Since it began.
+        boots_s: What each boot with its blocks took; without any, one takes nothing.
+        num_nodes: Boots that run at a time.
+    """
+    mean_s = sum(boots_s) / len(boots_s) if boots_s else 0.0
+    return Elapsed(
+        hours=passed_s / SECONDS_PER_HOUR,
+        boot_hours=mean_s / SECONDS_PER_HOUR,
+        num_nodes=num_nodes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

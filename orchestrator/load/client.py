@@ -35,6 +35,31 @@ NO_ROOM = (429, 503)
 """HTTP statuses of a server that is full."""
 
 
+def server_root(base_url: str) -> str:
+    """Return the address of a server without ``/v1``.
+
+    Raises:
+        ConfigError: It is none of HTTP.
+    """
+    if not base_url.startswith(("http://", "https://")):
+        raise ConfigError("url", f"{base_url!r} is no address", "write http://host:port/v1")
+    return base_url.rstrip("/").removesuffix("/v1")
+
+
+def new_session(
+    timeout: aiohttp.ClientTimeout, headers: Mapping[str, str], *traces: aiohttp.TraceConfig
+) -> aiohttp.ClientSession:
+    """Return connections to a server, as many as are asked for, that know nothing of each other."""
+    return aiohttp.ClientSession(
+        timeout=timeout,
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        trust_env=False,
+        trace_configs=list(traces),
+    )
+
+
 class SseClient:
     """Makes streamed requests to one engine and times them.
 
@@ -62,9 +87,7 @@ class SseClient:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigError("url", f"{base_url!r} is no address", "write http://host:port/v1")
-        self._url = base_url.rstrip("/").removesuffix("/v1")
+        self._url = server_root(base_url)
         self._timeout_s = timeout_s
         self._stall_timeout_s = stall_timeout_s
         self._clock = clock
@@ -96,14 +119,8 @@ class SseClient:
         """Open the connection pool; its size is the caller's concurrency, not ours."""
         trace = aiohttp.TraceConfig()
         trace.on_request_chunk_sent.append(self._on_sent)
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_read=self._stall_timeout_s),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=self._headers,
-            trust_env=False,
-            trace_configs=[trace],
-        )
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_read=self._stall_timeout_s)
+        self._session = new_session(timeout, self._headers, trace)
         return self
 
     async def __aexit__(

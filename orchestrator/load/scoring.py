@@ -19,7 +19,13 @@ from orchestrator.core.secrecy import hide_key
 from orchestrator.errors import ConfigError, MeasurementError, TransientError
 from orchestrator.load.answer import error_message, one_line, shorten
 from orchestrator.load.call import Call, request_body
-from orchestrator.load.client import KEEP_ALIVE_S, MAX_ERROR_BODY_BYTES, NO_ROOM, check_api_key
+from orchestrator.load.client import (
+    MAX_ERROR_BODY_BYTES,
+    NO_ROOM,
+    check_api_key,
+    new_session,
+    server_root,
+)
 from orchestrator.load.token_answers import Sample, Scores, parse_sample, parse_scores
 
 MAX_ANSWER_BYTES = 512 << 20
@@ -71,14 +77,10 @@ class TokenClient:
     def __init__(
         self, server: TokenServer, *, timeout_s: float = 600.0, wait_s: float = 0.5
     ) -> None:
-        if not server.base_url.startswith(("http://", "https://")):
-            raise ConfigError(
-                "url", f"{server.base_url!r} is no address", "write http://host:port/v1"
-            )
+        self._url = server_root(server.base_url) + "/v1"
         if server.api_key is not None:
             check_api_key(server.api_key, "api_key")
         self.server = server
-        self._url = server.base_url.rstrip("/").removesuffix("/v1") + "/v1"
         self._timeout_s = timeout_s
         self._wait_s = wait_s
         self._session: aiohttp.ClientSession | None = None
@@ -86,13 +88,8 @@ class TokenClient:
     async def __aenter__(self) -> Self:
         """Open the connection pool; how many requests there are at a time is the caller's."""
         key = self.server.api_key
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={} if key is None else {"Authorization": f"Bearer {key}"},
-            trust_env=False,
-        )
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._session = new_session(aiohttp.ClientTimeout(total=self._timeout_s), headers)
         return self
 
     async def __aexit__(

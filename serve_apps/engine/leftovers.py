@@ -8,11 +8,9 @@ no mark of a trial, and those of another installation name another folder of rec
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +26,6 @@ from serve_apps.engine.spec import (
 
 MARKS = frozenset({BOOT_ID_VARIABLE, TRIAL_VARIABLE, SUPERVISOR_VARIABLE, BOOTS_DIR_VARIABLE})
 _POLL_S = 0.1
-KILL_S = 5.0
-"""How long the killed may take to be gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,13 +220,13 @@ def end(boot: DeadBoot, boots_dir: Path, *, grace_s: float = 5.0) -> list[str]:
         What stays, with the reason.
     """
 
-    def left() -> list[Process]:
+    def left() -> list[str]:
         found = dead_processes(_running(), procfs.owner(os.getpid()), boots_dir)
-        return found.get((boot.boot_id, boot.trial), [])
+        return [process.identity for process in found.get((boot.boot_id, boot.trial), [])]
 
-    survivors = _end_processes(left, grace_s)
+    survivors = procfs.end_all(left, grace_s=grace_s)
     if survivors:
-        return [f"survived SIGKILL: {procfs.describe(process.pid)}" for process in survivors]
+        return [f"survived SIGKILL: {text}" for text in survivors]
     again = [it for it in find(boots_dir, trial=boot.trial) if it.boot_id == boot.boot_id]
     return [text for it in again if it.record for text in _clear(it, it.record)]
 
@@ -238,33 +234,6 @@ def end(boot: DeadBoot, boots_dir: Path, *, grace_s: float = 5.0) -> list[str]:
 def _clear(boot: DeadBoot, file: str) -> list[str]:
     own = segments.read_kept(segments.segments_file(file)) if boot.segments else {}
     return segments.clear(boot.folder or "", own, file)
-
-
-def _end_processes(left: Callable[[], list[Process]], grace_s: float) -> list[Process]:
-    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
-        found, deadline = left(), time.monotonic() + wait_s
-        for process in found:
-            _send(process, number)
-        while found and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            found = left()
-            if number == signal.SIGKILL:
-                for process in found:  # it may have forked meanwhile
-                    _send(process, number)
-        if not found:
-            return []
-    return left()
-
-
-def _send(process: Process, number: int) -> None:
-    """Send a signal to this very process; one that has got its id meanwhile gets none."""
-    with suppress(ProcessLookupError, PermissionError):
-        handle = os.pidfd_open(process.pid)
-        try:
-            if procfs.identity(process.pid) == process.identity:
-                signal.pidfd_send_signal(handle, number)
-        finally:
-            os.close(handle)
 
 
 def end_trial(trial: str, boots_dir: Path, *, wait_s: float, grace_s: float = 5.0) -> list[str]:

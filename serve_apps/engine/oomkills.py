@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from serve_apps.engine.cgroups import memory_groups
 
 _PROC = Path("/proc")
+_FILES = {1: "memory.oom_control", 2: "memory.events"}
+"""By version of the control groups."""
 
 
 class OomKills:
@@ -33,25 +37,12 @@ def oom_kills(proc: Path = _PROC) -> int | None:
         Kills since the group was made or the machine started; None when the kernel does not say.
     """
     mount = proc.parent / "sys" / "fs" / "cgroup"
-    for line in _text(proc / "self" / "cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            found = _of_group(mount, path, "memory.events")
-        elif "memory" in controllers.split(","):
-            found = _of_group(mount / "memory", path, "memory.oom_control")
-        else:
-            continue
-        if found is not None:
-            return found
+    for version, folder, group in memory_groups(_text(proc / "self" / "cgroup"), mount):
+        for file in (folder / group / _FILES[version], folder / _FILES[version]):
+            found = _counter(file)
+            if found is not None:
+                return found
     return _counter(proc / "vmstat")
-
-
-def _of_group(mount: Path, path: str, name: str) -> int | None:
-    own = PurePosixPath("/", path).relative_to("/")
-    # A container may be told its path on the host, where its own mount has no such folder.
-    found = _counter(mount / own / name)
-    return _counter(mount / name) if found is None else found
 
 
 def _counter(file: Path) -> int | None:

@@ -3,8 +3,12 @@
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
+KILL_S = 5.0
+"""How long the killed may take to be gone."""
 _PROC = Path("/proc")
 _OURS = b"SPECPILOT_"
 _ENDED = "ZX"
@@ -53,6 +57,21 @@ def parent(pid: int) -> int | None:
     """Return the parent of a process, None when it is gone."""
     stat = _stat(pid)
     return None if stat is None else int(stat[1])
+
+
+def ancestors(pid: int) -> list[int]:
+    """Return a process's parents, the nearest first."""
+    found: list[int] = []
+    while (above := parent(pid)) is not None and above > 0:
+        found.append(above)
+        pid = above
+    return found
+
+
+def session(pid: int) -> int | None:
+    """Return the session of a running process, None for a zombie or one that is gone."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in _ENDED else int(stat[3])
 
 
 def owner(pid: int) -> tuple[int, str] | None:
@@ -109,44 +128,64 @@ def is_alive(pid: int) -> bool:
     return stat is not None and stat[0] not in _ENDED
 
 
-def describe(pid: int) -> str:
-    """Return "pid: command line" of a process."""
+def command_line(pid: int) -> str:
+    """Return a process's words with a space between; empty when it is gone."""
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         words = []
-    text = b" ".join(words).decode(errors="replace").strip()
-    return f"{pid}: {text[:160] or '?'}"
+    return b" ".join(words).decode(errors="replace").strip()
 
 
-def send(pids: list[int], number: int) -> None:
-    """Send a signal to each process that is still there and may be sent one."""
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue
+def describe(pid: int) -> str:
+    """Return "pid: command line" of a process."""
+    return f"{pid}: {command_line(pid)[:160] or '?'}"
 
 
-def end(group: int | None, mark: str | None, *, grace_s: float, kill_s: float = 5.0) -> list[str]:
-    """End the processes of a boot: SIGTERM, a grace period, SIGKILL.
+def end(group: int | None, mark: str | None, *, grace_s: float) -> list[str]:
+    """End the processes of a boot; see ``end_all``.
 
     Args:
         group: Process group of the boot, or None.
         mark: "NAME=value" of the boot's environment variable, or None.
         grace_s: From SIGTERM to SIGKILL.
-        kill_s: How long to wait for the killed to be gone.
+    """
+    return end_all(lambda: map(identity, members(group, mark)), grace_s=grace_s)
+
+
+def end_all(look: Callable[[], Iterable[str | None]], *, grace_s: float) -> list[str]:
+    """End processes: SIGTERM, a grace period, SIGKILL.
+
+    Args:
+        look: Returns the identities of those that are to end and still run.
+        grace_s: From SIGTERM to SIGKILL.
 
     Returns:
-        What still runs afterwards.
+        Which still run ``KILL_S`` afterwards, by ``describe``.
     """
-    left = members(group, mark)
-    send(left, signal.SIGTERM)
-    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, kill_s)):
+    left = [found for found in look() if found]
+    _send(left, signal.SIGTERM)
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
         deadline = time.monotonic() + wait_s
         while left and time.monotonic() < deadline:
             if number == signal.SIGKILL:
-                send(left, number)  # again each time: a member may have forked meanwhile
+                _send(left, number)  # again each time: a member may have forked meanwhile
             time.sleep(0.05)
-            left = members(group, mark)
-    return [describe(pid) for pid in left]
+            left = [found for found in look() if found]
+    return [describe(_pid(found)) for found in left]
+
+
+def _pid(process: str) -> int:
+    return int(process.partition(":")[0])
+
+
+def _send(processes: list[str], number: int) -> None:
+    """Send a signal to these very processes; what has got the id of one meanwhile gets none."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            handle = os.pidfd_open(_pid(process))
+            try:
+                if identity(_pid(process)) == process:
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)

@@ -19,19 +19,19 @@ _NAME_BYTES = 1 + 36
 _SHORT = "/tmp"
 
 
-def free_port() -> int:
-    """Return a loopback TCP port that is free now."""
+def free_port(host: str = HOST) -> int:
+    """Return a TCP port of an address of this machine, by default loopback's, that is free now."""
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
-def is_port_free(port: int) -> bool:
-    """Return whether nobody listens on a loopback TCP port."""
+def is_port_free(port: int, host: str = HOST) -> bool:
+    """Return whether a TCP port of an address of this machine can be listened on."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not a server
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True

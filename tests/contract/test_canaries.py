@@ -12,8 +12,9 @@ from canary_scene import LIMIT, Capture, Spoil, canary, scholar, server_at
 from orchestrator.canaries.run import NAMES, CanarySettings, run_canaries
 from orchestrator.cli import main
 from orchestrator.core.quality import CanaryFault, CanaryResult
-from orchestrator.fakes.openai import Act, Script, SseServer, failure, free_port
+from orchestrator.fakes.openai import Act, Script, SseServer, failure
 from orchestrator.fakes.openai.scholar import Said, script_of
+from serve_apps.engine.sockets import free_port
 
 KEY = "sk-planted-0123456789"
 

@@ -14,7 +14,8 @@ import pytest
 from orchestrator.adapters import http_metrics
 from orchestrator.adapters.http_metrics import base_url, is_local, metrics_text, served_models
 from orchestrator.errors import ConfigError, TransientError
-from orchestrator.fakes.openai import EngineSettings, engine_server, free_port, serving
+from orchestrator.fakes.openai import EngineSettings, engine_server, serving
+from serve_apps.engine.sockets import free_port
 
 KEY = "sk-planted-0123456789"
 

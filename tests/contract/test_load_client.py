@@ -18,7 +18,6 @@ from orchestrator.fakes.openai import (
     SseServer,
     chat,
     event,
-    free_port,
     good,
     serving,
     split_bytes,
@@ -28,6 +27,7 @@ from orchestrator.fakes.openai import (
 )
 from orchestrator.load.call import Call
 from orchestrator.load.client import SseClient
+from serve_apps.engine.sockets import free_port
 
 
 def test_client_states_all_sampling_in_every_request(sse_server: SseServer) -> None:

@@ -21,7 +21,6 @@ from orchestrator.fakes.openai import (
     SseServer,
     engine_server,
     event,
-    free_port,
     one_fault,
     refused,
     serving,
@@ -29,6 +28,7 @@ from orchestrator.fakes.openai import (
     usage,
 )
 from orchestrator.load.client import SseClient
+from serve_apps.engine.sockets import free_port
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from orchestrator.fakes.openai import (
     Script,
     SseServer,
     engine_server,
-    free_port,
     serving,
     text,
 )
 from orchestrator.ports import LoadClient
+from serve_apps.engine.sockets import free_port
 
 ARM = Arm(
     engine_build="0.32.0",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from load_setup import MAX_TOKENS, PACE, WORKLOAD, http_load, nothing, request, settings, succeeded
 
-from orchestrator.fakes.openai import EngineSettings, engine_server, free_port, serving
+from orchestrator.fakes.openai import EngineSettings, engine_server, serving
 from orchestrator.load.sequence import CallSequence
+from serve_apps.engine.sockets import free_port
 
 
 class TestOpenLoop:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.fakes.openai import SseServer, free_port, serving
+from orchestrator.fakes.openai import SseServer, serving
 from orchestrator.fakes.openai.markov import MarkovSettings, markov_server
 from orchestrator.load.scoring import PROBE
+from serve_apps.engine.sockets import free_port
 
 Capture = pytest.CaptureFixture[str]
 

@@ -29,10 +29,10 @@ from orchestrator.fakes.openai import (
     SseServer,
     engine_server,
     failure,
-    free_port,
     one_fault,
     serving,
 )
+from serve_apps.engine.sockets import free_port
 
 
 @pytest.fixture

@@ -34,10 +34,10 @@ from orchestrator.fakes.openai import (
     SseServer,
     engine_server,
     failure,
-    free_port,
     serving,
     text,
 )
+from serve_apps.engine.sockets import free_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -74,6 +74,8 @@ class Up:
             env={f"SPECPILOT_FAKE_{name}": value for name, value in knobs.items()},
             boot_timeout_s=60.0,
             stop_timeout_s=1.0,
+            trial=f"study/{APP}",
+            boots_dir=str(logs / "boots"),
         )
         placement = EnginePlacement(
             app_name=APP,

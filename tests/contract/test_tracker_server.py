@@ -23,7 +23,7 @@ from infra.local.cluster import allowed_hosts
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.tracking_uri import check
 from orchestrator.errors import ConfigError, TransientError
-from orchestrator.fakes.openai import free_port
+from serve_apps.engine.sockets import free_port
 
 START_TIMEOUT_S = 150.0
 """A server imports MLflow in two processes and makes its tables: 45 s on two busy cores."""

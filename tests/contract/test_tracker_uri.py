@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.adapters.tracking_uri import artifact_location, check
 from orchestrator.errors import ConfigError
-from orchestrator.fakes.openai import free_port
+from serve_apps.engine.sockets import free_port
 
 
 class Health(BaseHTTPRequestHandler):

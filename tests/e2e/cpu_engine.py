@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from serve_apps.cpu import environment
+from serve_apps.engine.sockets import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "infra" / "tiny_models" / "target"
@@ -59,13 +59,6 @@ class Engine:
     def counter(self, name: str) -> float:
         lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @contextmanager

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from demo_study import QUICK_PROMOTION, SMALL, STUDY, local_cluster
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from infra.demo import curl_line, local_settings, run_study
-from infra.local.cluster import LocalCluster, Ports
-from infra.local.processes import members
+from infra.local.cluster import LocalCluster
 from orchestrator.config import load_config
 
 pytestmark = [
@@ -23,34 +22,27 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-STUDY = Path("conf/study/demo.yaml")
-SMALL = [
-    "search.num_speculative_tokens=[7]",
+SETTINGS = [
+    *SMALL,
     "search.draft_sample_method=[probabilistic]",
-    "search.rejection_sample_method=[block]",
     "search.max_boots=4",
-    "load.temperatures=[0.7]",
     "load.streams=[2]",
     "load.block_s=5",
     "policy.soak_s=3",
-    "production.verify_requests=2",
+    QUICK_PROMOTION,
 ]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    local = LocalCluster(state_dir=tmp_path / "state", ports=Ports())
-    local.start()
-    yield local
-    sessions = frozenset(os.getsid(server.process.pid) for server in local.servers if server.alive)
-    assert local.stop() == [], "processes of the cluster survived"
-    assert members(local.tag, sessions) == []
+    with local_cluster(tmp_path / "state") as local:
+        yield local
 
 
 def test_study_on_the_real_engine_ends_with_the_winner_serving(
     cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = [*SMALL, *local_settings(cluster, load_config(STUDY, SMALL))]
+    settings = [*SETTINGS, *local_settings(cluster, load_config(STUDY, SETTINGS))]
 
     status = run_study(cluster, STUDY, settings)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
+from orchestrator.adapters.study_file import StudyFile
 from orchestrator.core.types import Arm, Boot, BootStatus, Cell
 from orchestrator.fakes.board import BootFault, FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
 from orchestrator.fakes.world import FakeNode
+from orchestrator.journal import Journal, StudyState
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
+from orchestrator.trial_log import TrialLog
 
 pytestmark = [
     pytest.mark.integration,
@@ -48,11 +53,10 @@ def tracker(uri: str) -> MlflowTracker:
     return MlflowTracker(uri, experiment="trials")
 
 
-def run_trial(tracker: MlflowTracker, study: str, arm: Arm) -> Boot:
+def run_trial(tracker: MlflowTracker, study: str, arm: Arm, folder: Path) -> Boot:
     board = FakeBoard(faults=FAULTS)
     spec = TrialSpec(
         trial_id=f"trial-{arm.label}",
-        study_run_id=study,
         arm=arm,
         replicate=0,
         cells=CELLS,
@@ -60,10 +64,11 @@ def run_trial(tracker: MlflowTracker, study: str, arm: Arm) -> Boot:
         model="m",
         seed=1,
     )
+    log = TrialLog()
     ports = TrialPorts(
         engine=FakeEngine(board),
         load=FakeLoad(board, block_s=10.0),
-        tracker=tracker,
+        log=log,
         node=FakeNode(),
         clock=board.clock,
     )
@@ -72,9 +77,17 @@ def run_trial(tracker: MlflowTracker, study: str, arm: Arm) -> Boot:
         trial.setup()
         while not trial.ended:
             trial.step()
-        return trial.finish()
+        boot = trial.finish()
     finally:
         trial.cleanup()
+    journal = Journal(
+        StudyFile("unused", lambda _text: None, folder=folder),
+        StudyState(study_id="unused", run_id=study, asks={}),
+        tracker,
+    )
+    journal.keep(None, log.take())
+    assert journal.replay()
+    return journal.with_run(boot)
 
 
 def read(uri: str, boot: Boot) -> Run:
@@ -82,9 +95,11 @@ def read(uri: str, boot: Boot) -> Run:
     return MlflowClient(tracking_uri=uri).get_run(boot.run_id)
 
 
-def test_good_trial_leaves_all_cells_and_can_be_compared(uri: str, tracker: MlflowTracker) -> None:
+def test_good_trial_leaves_all_cells_and_can_be_compared(
+    uri: str, tracker: MlflowTracker, tmp_path: Path
+) -> None:
     study = tracker.open_study("good", "s", {})
-    boot = run_trial(tracker, study, GOOD)
+    boot = run_trial(tracker, study, GOOD, tmp_path)
 
     run = read(uri, boot)
     assert boot.status is BootStatus.OK
@@ -107,10 +122,15 @@ def test_good_trial_leaves_all_cells_and_can_be_compared(uri: str, tracker: Mlfl
     ],
 )
 def test_bad_trial_is_failed_with_its_reason_and_keeps_its_blocks(
-    uri: str, tracker: MlflowTracker, arm: Arm, status: BootStatus, num_blocks: int
+    uri: str,
+    tracker: MlflowTracker,
+    tmp_path: Path,
+    arm: Arm,
+    status: BootStatus,
+    num_blocks: int,
 ) -> None:
     study = tracker.open_study("bad", "s", {})
-    boot = run_trial(tracker, study, arm)
+    boot = run_trial(tracker, study, arm, tmp_path)
 
     run = read(uri, boot)
     blocks = [key for key in run.data.tags if key.startswith("specpilot.block.")]
@@ -120,8 +140,10 @@ def test_bad_trial_is_failed_with_its_reason_and_keeps_its_blocks(
     assert len(blocks) == num_blocks
 
 
-def test_trial_run_is_a_child_of_its_study(uri: str, tracker: MlflowTracker) -> None:
+def test_trial_run_is_a_child_of_its_study(
+    uri: str, tracker: MlflowTracker, tmp_path: Path
+) -> None:
     study = tracker.open_study("nested", "s", {})
-    boot = run_trial(tracker, study, GOOD)
+    boot = run_trial(tracker, study, GOOD, tmp_path)
 
     assert read(uri, boot).data.tags["mlflow.parentRunId"] == study

@@ -9,10 +9,10 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_study import QUICK_PROMOTION, STAND_IN, STUDY, local_cluster
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from ray.job_submission import JobSubmissionClient
@@ -20,8 +20,7 @@ from ray.job_submission import JobSubmissionClient
 from infra.chaos.clients import Clients
 from infra.chaos.site import Site
 from infra.demo import NOTHING_PROMOTED, local_settings, run_study, submit
-from infra.local.cluster import LocalCluster, Ports
-from infra.local.processes import members
+from infra.local.cluster import LocalCluster
 from orchestrator import cli
 from orchestrator.config import load_config
 from orchestrator.ports import Version
@@ -31,28 +30,14 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-STUDY = Path("conf/study/demo.yaml")
-FAST = [
-    "engine.launcher=serve_apps.engine.fake",
-    "search.num_speculative_tokens=[7]",
-    "search.rejection_sample_method=[block]",
-    "load.temperatures=[0.7]",
-    "load.streams=[1]",
-    "load.block_s=1",
-    "policy.soak_s=1",
-    "production.verify_requests=2",
-]
+FAST = [*STAND_IN, "load.streams=[1]", "load.block_s=1", "policy.soak_s=1", QUICK_PROMOTION]
 MODEL = "specpilot-demo"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    local = LocalCluster(state_dir=tmp_path_factory.mktemp("state"), ports=Ports())
-    local.start()
-    yield local
-    sessions = frozenset(os.getsid(server.process.pid) for server in local.servers if server.alive)
-    assert local.stop() == [], "processes of the cluster survived"
-    assert members(local.tag, sessions) == []
+    with local_cluster(tmp_path_factory.mktemp("state")) as local:
+        yield local
 
 
 @pytest.fixture(scope="module")

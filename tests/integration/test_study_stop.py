@@ -9,13 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
+from demo_study import STAND_IN, STUDY, local_cluster
 
 from infra.chaos.site import Site
 from infra.demo import local_settings
-from infra.local.cluster import LocalCluster, Ports
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.study_file import StudyFile, studies_dir
 from orchestrator.config import load_config
@@ -28,26 +27,16 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),
 ]
-STUDY = Path("conf/study/demo.yaml")
-FAST = [
-    "engine.launcher=serve_apps.engine.fake",
-    "search.num_speculative_tokens=[7]",
-    "search.rejection_sample_method=[block]",
-    "load.temperatures=[0.7]",
-    "load.streams=[1, 2]",
-    "load.block_s=3",
-]
+FAST = [*STAND_IN, "load.streams=[1, 2]", "load.block_s=3"]
 STOP_S = 60.0
 ALL_THERE = BlockCheck(lost=(), double=(), unknown=())
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    cluster = LocalCluster(state_dir=tmp_path_factory.mktemp("state"), ports=Ports())
-    cluster.start()
-    settings = [*FAST, *local_settings(cluster, load_config(STUDY, FAST))]
-    yield Site(cluster=cluster, study=STUDY, settings=settings)
-    assert cluster.stop() == [], "processes of the cluster survived"
+    with local_cluster(tmp_path_factory.mktemp("state")) as cluster:
+        settings = [*FAST, *local_settings(cluster, load_config(STUDY, FAST))]
+        yield Site(cluster=cluster, study=STUDY, settings=settings)
 
 
 @dataclass

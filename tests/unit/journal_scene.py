@@ -15,6 +15,7 @@ from study_stage import WEIGHTS, Cluster, Report, make_plan, result_of, told_of
 
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.core.codec import from_plain
+from orchestrator.core.journal import Entry
 from orchestrator.core.proof_gates import ProofDemands
 from orchestrator.core.race_state import RaceSettings
 from orchestrator.core.types import Arm, Block, Boot, BootStatus, Proof
@@ -221,7 +222,7 @@ class Driver:
             trial_id=trial_id,
             proof=Proof(findings={}) if config["is_proof"] else None,
         )
-        run_id = log.open_trial("run-0", trial_id, {"node": "n"})
+        log.tell(Entry(trial_id=trial_id, params={"node": "n"}))
         for index, cell in enumerate(() if config["is_proof"] else WEIGHTS):
             seconds = rng.lognormvariate(0, 0.02) / (2 + arm.num_speculative_tokens)
             tokens = 3000 + rng.randrange(300)
@@ -230,7 +231,7 @@ class Driver:
             )
             block = replace(block, block_id=f"{trial_id}/{index}", boot_id=trial_id)
             boot = replace(boot, blocks=(*boot.blocks, block))
-            log.log_block(run_id, block)
+            log.tell(Entry(trial_id=trial_id, block=block))
             report({"text": "", "told": told_of(log)})
-        log.close_trial(run_id, boot, {})
+        log.tell(Entry(trial_id=trial_id, boot=boot))
         return result_of(boot) | {"told": told_of(log)}

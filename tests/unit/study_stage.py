@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,6 @@ class Cluster:
         log = TrialLog()
         spec = TrialSpec(
             trial_id=trial_id,
-            study_run_id="run-0",
             arm=from_plain(Arm, config["arm"]),
             replicate=config["replicate"],
             cells=tuple(WEIGHTS),
@@ -87,7 +86,7 @@ class Cluster:
         ports = TrialPorts(
             engine=FakeEngine(self.board),
             load=FakeLoad(self.board, block_s=8.0, max_tokens=64),
-            tracker=log,
+            log=log,
             node=FakeNode(),
             clock=self.board.clock,
             prover=FakeProver(self.findings.get(spec.arm, {})),
@@ -98,7 +97,7 @@ class Cluster:
             trial.step()
             if not trial.ended:
                 report({"text": "", "told": told_of(log)})
-        boot = replace(trial.finish(), run_id=None)
+        boot = trial.finish()
         trial.cleanup()
         return result_of(boot) | {"told": told_of(log)}
 

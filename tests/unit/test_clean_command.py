@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import cli
+from orchestrator import clean, cli
 from orchestrator.adapters import node_leftovers
+from orchestrator.adapters.node_tasks import NodeAnswer
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.clean_command import format_age, format_size
 from orchestrator.core.leftovers import Condition, Kind
+from orchestrator.errors import TransientError
 from serve_apps.engine import procfs
 from serve_apps.engine.spec import (
     BOOT_ID_VARIABLE,
@@ -242,3 +244,23 @@ def test_state_that_is_a_pipe_is_not_waited_for(state: Path, capsys: Captured) -
     assert cli.main(["clean"]) == 0
 
     assert "the state of its study cannot be read" in capsys.readouterr().out
+
+
+def test_leases_that_nobody_tells_are_told_and_are_no_clean_ray(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def silent() -> list[str]:
+        raise TransientError("the reaper does not answer: it is busy")
+
+    here = NodeAnswer(node="here", value=node_leftovers.look(str(state)))
+    monkeypatch.setattr(clean, "connect", lambda: None)
+    monkeypatch.setattr(clean, "is_claimed", lambda: False)
+    monkeypatch.setattr(clean, "on_every_node", lambda *_args: [here])
+    monkeypatch.setattr(clean, "trial_applications", list)
+    monkeypatch.setattr("orchestrator.adapters.serve_reaper.leases", silent)
+
+    assert cli.main(["clean"]) == 1
+
+    said = capsys.readouterr().out
+    assert "leases were not looked at: the reaper does not answer" in said
+    assert f"Tune folder {UNKNOWN}" in said.partition("left alone:")[2]

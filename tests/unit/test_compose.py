@@ -423,7 +423,6 @@ def test_proof_is_judged_as_the_study_asks(study: Study, tmp_path: Path) -> None
         workload=prepared.workload,
         proof_workload=prepared.proof_workload,
         study_id="demo-1a2b3c4d-20261129-101500",
-        study_run_id="run",
     )
     arms = {arm.is_baseline: arm for arm in prepared.arms}
     control = compose.proof_plan(context, order_of(arms[True], is_proof=True), tmp_path)

@@ -77,14 +77,14 @@ ALLOWED: dict[str, set[str]] = {
     "trial_endings": {"core", "errors", "ports"},
     "trial": {
         *("core", "errors", "measurement", "memory_guard", "node_wait", "ports"),
-        *("trial_endings", "trial_text"),
+        *("trial_endings", "trial_log", "trial_text"),
     },
     "node_wait": {"core", "errors", "ports"},
     "proof_boots": {"core"},
     "trial_log": {"core"},
     "stopping": {"errors", "ports"},
     "study_progress": {"core", "events", "stopping", "trial_text"},
-    "study_trial": {"core", "ports", "trial", "trial_log"},
+    "study_trial": {"core", "trial", "trial_log"},
     "race_searcher": {"core", "proof_boots", "study_progress", "trial_text"},
     "study": {
         *("core", "errors", "events", "race_searcher", "stopping", "study_progress"),
@@ -104,12 +104,12 @@ ALLOWED: dict[str, set[str]] = {
         *("production_stage", "promotion_course", "promotion_record", "promotion_steps"),
     },
     "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
-    "cluster": {"adapters", "config", "core", "errors"},
+    "cluster": {"adapters", "config", "core", "errors", "serve_apps"},
     "clean": {"adapters", "cluster", "core", "errors"},
     "clean_command": {"clean", "core", "errors"},
     "compose": {
         *("adapters", "canaries", "config", "core", "errors", "load", "lossless_answers"),
-        *("ports", "prepare", "prove", "serve_apps", "study_trial", "trial", "version"),
+        *("prepare", "prove", "serve_apps", "study_trial", "trial", "trial_log", "version"),
     },
     "delivery": {
         *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),

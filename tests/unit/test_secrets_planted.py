@@ -45,6 +45,7 @@ from orchestrator.ports import LoadRequest, Observe, Version
 from orchestrator.prepare import prepare
 from orchestrator.study import RaceResult
 from orchestrator.trial import Trial, TrialPorts, TrialSpec
+from orchestrator.trial_log import TrialLog
 from serve_apps.engine.errors import BootFailure, EngineBootError
 from serve_apps.engine.oomkills import OomKills
 
@@ -188,13 +189,11 @@ def settings(target_folder: Path, draft_folder: Path, workload_file: Path) -> li
 
 
 def run_trial(
-    kind: type[FakeEngine], spec: TrialSpec, tracker: MlflowTracker, say: Callable[[str], None]
+    kind: type[FakeEngine], spec: TrialSpec, log: TrialLog, say: Callable[[str], None]
 ) -> Boot:
     board = FakeBoard()
     load = SpillingLoad(board, block_s=8.0, max_tokens=64)
-    ports = TrialPorts(
-        engine=kind(board), load=load, tracker=tracker, node=FakeNode(), clock=FakeClock()
-    )
+    ports = TrialPorts(engine=kind(board), load=load, log=log, node=FakeNode(), clock=FakeClock())
     trial = Trial(spec, ports, say)
     try:
         trial.setup()
@@ -205,6 +204,7 @@ def run_trial(
         trial.cleanup()
 
 
+@pytest.mark.timeout(180)  # MLflow's tables alone take half a minute on two busy cores.
 def test_study_writes_no_secret(
     planted: Written, settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,11 +220,10 @@ def test_study_writes_no_secret(
     with StudyFile("planted-1", printer.say) as file:
         conduct = open_study(prepared, cluster, tracker, tools, file, None)
         arms = prepared.arms[:3]
-        boots = []
+        boots, log = [], TrialLog()
         for number, arm in enumerate([*arms, *arms, *arms]):
             spec = TrialSpec(
                 trial_id=f"{number:08x}",
-                study_run_id=conduct.run_id,
                 arm=arm,
                 replicate=number // len(arms),
                 cells=config.cells(),
@@ -233,8 +232,11 @@ def test_study_writes_no_secret(
                 seed=1,
             )
             kind = RefusingEngine if number == len(arms) else SpillingEngine
-            boots.append(run_trial(kind, spec, tracker, printer.say))
-        conduct.journal.keep({"boots": [to_plain(boot) for boot in boots]})
+            boots.append(run_trial(kind, spec, log, printer.say))
+        race = {"boots": [to_plain(boot) for boot in boots], "proofs": {}}
+        conduct.journal.keep(race, log.take())
+        assert conduct.journal.flush(120.0)
+        boots = [conduct.journal.with_run(boot) for boot in boots]
         conduct.conclude(RaceResult(boots=tuple(boots), choices={}))
         verdict: Any = SimpleNamespace(winner=arms[1], sentences=[SPILLED], gates=())
         conduct._register(boots, verdict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from core_samples import make_boot
 from trial_stage import ARM, CELLS, Stage
@@ -16,9 +15,8 @@ PLANTED = "PlantedSecret0123456789"
 
 
 def test_trial_tells_its_run_its_blocks_and_its_end_in_this_order() -> None:
-    stage, log = Stage(), TrialLog()
-    runs: Any = log
-    stage.runs = runs
+    log = TrialLog()
+    stage = Stage(log=log)
 
     boot = stage.run()
 
@@ -40,7 +38,8 @@ def test_trial_tells_its_run_its_blocks_and_its_end_in_this_order() -> None:
 def test_no_secret_of_an_artifact_leaves_the_trial() -> None:
     log = TrialLog()
 
-    log.close_trial("t", make_boot(ARM, []), {"engine_log_tail.txt": f"--api-key {PLANTED}\nup"})
+    said = {"engine_log_tail.txt": f"--api-key {PLANTED}\nup"}
+    log.tell(Entry(trial_id="t", boot=make_boot(ARM, []), artifacts=said))
 
     (entry,) = log.take()
     assert PLANTED not in entry.artifacts["engine_log_tail.txt"]

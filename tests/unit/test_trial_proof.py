@@ -35,9 +35,10 @@ def test_proof_boot_looks_at_each_part_in_turn_and_measures_nothing() -> None:
     assert boot.proof == Proof(findings=dict.fromkeys(PARTS, FOUND.record))
     assert prover.asked == list(PARTS)
     assert said == ["text: passed", "canaries: passed"]
-    run = stage.runs.runs[boot.run_id or ""]
-    assert run.params["proof"] == "text canaries"
-    assert json.loads(run.artifacts["proof.json"])["findings"]["text"] == FOUND.record
+    begun, ended = stage.log.take()
+    assert begun.params is not None
+    assert begun.params["proof"] == "text canaries"
+    assert json.loads(ended.artifacts["proof.json"])["findings"]["text"] == FOUND.record
 
 
 def test_part_that_cannot_be_looked_at_leaves_a_note_and_the_others_their_turn() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from core_samples import make_arm
 
 from orchestrator.core.requests import LoadResult
-from orchestrator.core.types import Arm, Block, Boot, Cell
-from orchestrator.errors import TransientError
+from orchestrator.core.types import Arm, Boot, Cell
 from orchestrator.fakes.board import FakeBoard, Faults
 from orchestrator.fakes.engine import FakeEngine
 from orchestrator.fakes.load import FakeLoad
-from orchestrator.fakes.tracker import FakeTracker
 from orchestrator.fakes.world import FakeNode
 from orchestrator.ports import LoadClient, LoadRequest, Node, Observe, Prover
 from orchestrator.trial import (
@@ -21,6 +18,7 @@ from orchestrator.trial import (
     TrialPorts,
     TrialSpec,
 )
+from orchestrator.trial_log import TrialLog
 
 ARM = make_arm()
 CELLS = tuple(Cell(streams=s, temperature=t) for s in (1, 2, 4) for t in (0.7, 1.0))
@@ -29,7 +27,6 @@ CELLS = tuple(Cell(streams=s, temperature=t) for s in (1, 2, 4) for t in (0.7, 1
 def make_spec(arm: Arm = ARM, *, replicate: int = 0, blocks_per_cell: int = 1) -> TrialSpec:
     return TrialSpec(
         trial_id="trial-a",
-        study_run_id="run-0",
         arm=arm,
         replicate=replicate,
         cells=CELLS,
@@ -45,13 +42,12 @@ class Stage:
 
     faults: Faults = field(default_factory=Faults)
     spec: TrialSpec = field(default_factory=make_spec)
-    runs: FakeTracker = field(default_factory=FakeTracker)
+    log: TrialLog = field(default_factory=TrialLog)
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.board = FakeBoard("node-3", faults={self.spec.arm: self.faults})
         self.engine = FakeEngine(self.board)
-        self.runs.open_study("study", "study", {})
         self.load: LoadClient = FakeLoad(self.board, block_s=8.0, max_tokens=64)
         self.node: Node = FakeNode("node-3")
 
@@ -59,7 +55,7 @@ class Stage:
         ports = TrialPorts(
             engine=self.engine,
             load=self.load,
-            tracker=self.runs,
+            log=self.log,
             node=self.node,
             clock=self.board.clock,
             prover=prover,
@@ -75,33 +71,6 @@ class Stage:
         boot = trial.finish()
         trial.cleanup()
         return boot
-
-
-class DownTracker(FakeTracker):
-    """A tracker whose server is gone from its ``num_calls``-th call of a trial on."""
-
-    def __init__(self, num_calls: int) -> None:
-        super().__init__()
-        self._left = num_calls
-        self.num_refused = 0
-
-    def open_trial(self, study_run_id: str, trial_id: str, params: Mapping[str, object]) -> str:
-        self._call()
-        return super().open_trial(study_run_id, trial_id, params)
-
-    def log_block(self, run_id: str, block: Block) -> None:
-        self._call()
-        super().log_block(run_id, block)
-
-    def close_trial(self, run_id: str, boot: Boot, artifacts: Mapping[str, str]) -> None:
-        self._call()
-        super().close_trial(run_id, boot, artifacts)
-
-    def _call(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            self.num_refused += 1
-            raise TransientError("the tracking server does not answer")
 
 
 class RecordingLoad:

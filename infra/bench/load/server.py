@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from orchestrator.fakes.openai import (
     Behaviour,
@@ -25,9 +23,9 @@ from orchestrator.fakes.openai import (
     EngineSettings,
     Script,
     SseServer,
-    Truth,
 )
-from orchestrator.fakes.openai.server import listening, truth_line
+from orchestrator.fakes.openai.process import serve_until_told, truth_writer
+from orchestrator.fakes.openai.server import listening
 
 STAGGER_STEPS = 16
 """Different times to the first token; one after the other, then again."""
@@ -87,27 +85,8 @@ def main(arguments: list[str] | None = None) -> None:
     behaviour = staggered(engine, stagger_s=options.stagger_ms / 1000)
     server = SseServer(engine=engine, behaviour=behaviour, keeps_requests=False)
     with options.truth.open("a", encoding="utf-8") as file:
-        server.on_truth = _writer(file)
-        asyncio.run(_serve(server))
-
-
-def _writer(file: TextIO) -> Callable[[Truth], None]:
-    def write(truth: Truth) -> None:
-        file.write(truth_line(truth))
-        file.flush()
-
-    return write
-
-
-async def _serve(server: SseServer) -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
-    async with listening(server):
-        sys.stdout.write(f"listening on {server.url}\n")
-        sys.stdout.flush()
-        await ended.wait()
+        server.on_truth = truth_writer(file)
+        asyncio.run(serve_until_told(server, listening(server)))
 
 
 def _parser() -> argparse.ArgumentParser:

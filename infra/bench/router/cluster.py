@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.local.processes import TAG, end_members, free_port, reap, start_server, tail
+from infra.local.processes import TAG, end_members, reap, start_server, tail
 from serve_apps.apps import engine_entry, router_entry
+from serve_apps.engine.sockets import free_port
 from serve_apps.engine.spec import FAKE_LAUNCHER, EngineSpec
 
 PROJECT = Path(__file__).resolve().parents[3]

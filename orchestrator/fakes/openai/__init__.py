@@ -19,7 +19,6 @@ from orchestrator.fakes.openai.server import (
     SseServer,
     Truth,
     engine_server,
-    free_port,
     serving,
 )
 
@@ -39,7 +38,6 @@ __all__ = [
     "engine_server",
     "event",
     "failure",
-    "free_port",
     "good",
     "one_fault",
     "refused",

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 from orchestrator.fakes.openai.engine import EngineSettings
+from orchestrator.fakes.openai.process import serve_until_told, truth_writer
 from orchestrator.fakes.openai.replay import replaying
-from orchestrator.fakes.openai.server import SseServer, Truth, engine_server, truth_line
+from orchestrator.fakes.openai.server import engine_server
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -34,35 +32,16 @@ def main(argv: list[str] | None = None) -> None:
     server.keeps_requests = False
     if options.truth is None:
         try:
-            asyncio.run(_serve(server, options.port))
+            asyncio.run(serve_until_told(server, replaying(server, options.port)))
         except OSError as error:
             sys.exit(f"error: --port: {options.port} cannot be used ({error.strerror}); 0 is any")
         return
     with options.truth.open("a", encoding="utf-8") as file:
-        server.on_truth = _writer(file)
+        server.on_truth = truth_writer(file)
         try:
-            asyncio.run(_serve(server, options.port))
+            asyncio.run(serve_until_told(server, replaying(server, options.port)))
         except OSError as error:
             sys.exit(f"error: --port: {options.port} cannot be used ({error.strerror}); 0 is any")
-
-
-def _writer(file: TextIO) -> Callable[[Truth], None]:
-    def write(truth: Truth) -> None:
-        file.write(truth_line(truth))
-        file.flush()
-
-    return write
-
-
-async def _serve(server: SseServer, port: int) -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
-    async with replaying(server, port):
-        sys.stdout.write(f"listening on {server.url}\n")
-        sys.stdout.flush()
-        await ended.wait()
 
 
 def _parser() -> argparse.ArgumentParser:

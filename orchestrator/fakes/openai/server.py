@@ -266,14 +266,6 @@ def serving(server: SseServer | None = None) -> Iterator[SseServer]:
         thread.join(START_TIMEOUT_S)
 
 
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def truth_line(truth: Truth) -> str:
     """Return the truth about one request as a line of JSON."""
     fields = {

@@ -8,20 +8,19 @@ from dataclasses import dataclass, replace
 from orchestrator.core.promotion import GateSettings
 from orchestrator.core.race import RaceDecision, next_boot
 from orchestrator.core.race_state import (
+    SECONDS_PER_HOUR,
     Choice,
-    Elapsed,
     Outcome,
     RaceQuestion,
     RaceSettings,
     RaceState,
+    elapsed,
     outcome,
     race_state,
 )
 from orchestrator.core.types import Arm, BoardModel, Boot
 from orchestrator.core.verdict import Verdict, decide
 from orchestrator.fakes.simulate.world import TimedBoot, World
-
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,15 +198,11 @@ class _Loop:
 
     def _state(self) -> RaceState:
         spent_s = [item.end_s - item.start_s for item in self.ended]
-        elapsed = Elapsed(
-            hours=self._now_s / SECONDS_PER_HOUR,
-            boot_hours=sum(spent_s) / len(spent_s) / SECONDS_PER_HOUR if spent_s else 0.0,
-            num_nodes=self._num_nodes,
-        )
+        spent = elapsed(self._now_s, spent_s, num_nodes=self._num_nodes)
         return race_state(
             self._question,
             ended=self._outcomes,
             running=[timed.boot.arm for _, _, timed in self._running],
             choice=self.choice,
-            elapsed=elapsed,
+            elapsed=spent,
         )

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +14,9 @@ from pathlib import Path
 import pytest
 import ray
 
+from one_node.conftest import OneNode
 from orchestrator.core.types import Arm
 from serve_apps.engine import procfs, record
-from serve_apps.engine.sockets import free_port
 from serve_apps.engine.spec import (
     BOOT_ID_VARIABLE,
     BOOTS_DIR_VARIABLE,
@@ -49,7 +43,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-HOST = "127.0.0.2"  # Ray replaces 127.0.0.1 by the outside address
 STUDY = "demo-1a2b3c4d-20261129-101500"
 GONE = "4194303:1"
 BASELINE = Arm(engine_build="0.32.0", num_speculative_tokens=0)
@@ -63,65 +56,15 @@ def until(what: Callable[[], object], within_s: float = 60.0) -> None:
 
 
 @pytest.fixture(scope="module")
-def state() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="sl"))
+def state(one_node: OneNode) -> Iterator[Path]:
+    """Return the state folder of a Ray whose reaper looks after trials; also ``clean`` joins it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECPILOT_STATE_DIR", str(folder))
-        yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def address(state: Path) -> Iterator[str]:
-    """Start a raylet with two boards; end its process group afterwards."""
-    temp = Path(tempfile.mkdtemp(prefix="rl"))  # short: unix sockets lie below it
-    gcs, dashboard = free_port(), free_port()
-    env = {
-        **os.environ,
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "RAY_memory_monitor_refresh_ms": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "SPECPILOT_STATE_DIR": str(state),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-        *("--node-ip-address", HOST, "--port", str(gcs), "--temp-dir", str(temp)),
-        *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)),
-        *("--dashboard-agent-listen-port", str(free_port())),
-        *("--num-cpus", "2", "--num-gpus", "0", "--object-store-memory", "100000000"),
-        *("--resources", json.dumps({"GB10": 2, "trial_slot": 2})),
-    ]
-    with (temp / "ray.log").open("wb") as log:
-        head = subprocess.Popen(
-            command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    found = f"{HOST}:{gcs}"
-    try:
-        until(lambda: answers(dashboard))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_ADDRESS", found)
-            ray.init(address=found, log_to_driver=False, logging_level=logging.ERROR)
-            serve.start(
-                proxy_location="HeadOnly",
-                http_options={"host": "127.0.0.1", "port": free_port()},
-            )
-            ray.get(start_reaper("trial-").__ray_ready__.remote())
-            yield found
-    finally:
-        ray.shutdown()
-        left = procfs.end(head.pid, None, grace_s=3)
-        head.wait(10)
-        shutil.rmtree(temp, ignore_errors=True)
-        assert not left
-
-
-def answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version", timeout=2):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
+        patch.setenv("SPECPILOT_STATE_DIR", str(one_node.state))
+        patch.setenv("RAY_ADDRESS", one_node.address)
+        reaper = start_reaper("trial-")
+        ray.get(reaper.__ray_ready__.remote())
+        yield one_node.state
+        ray.kill(reaper)
 
 
 def spec(state: Path, app: str | None) -> EngineSpec:
@@ -137,13 +80,16 @@ def spec(state: Path, app: str | None) -> EngineSpec:
     )
 
 
-def deploy(name: str, what: EngineSpec) -> None:
+def deploy(**apps: EngineSpec) -> None:
+    """Bring up an application for each spec, all at once; "_" stands for "-" in a name."""
     options = EngineOptions(node_id=ray.get_runtime_context().get_node_id())
-    target = serve.RunTarget(
-        target=trial_app(what.to_dict(), options), name=name, route_prefix=None
-    )
-    serve.run_many([target], wait_for_applications_running=False)
-    until(lambda: serve.status().applications[name].status == "RUNNING")
+    named = {name.replace("_", "-"): what for name, what in apps.items()}
+    targets = [
+        serve.RunTarget(target=trial_app(what.to_dict(), options), name=name, route_prefix=None)
+        for name, what in named.items()
+    ]
+    serve.run_many(targets, wait_for_applications_running=False)
+    until(lambda: {serve.status().applications[name].status for name in named} == {"RUNNING"})
 
 
 def guard_of(boot: record.BootRecord) -> int:
@@ -167,10 +113,7 @@ def orphan(state: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_trial_whose_guard_was_killed_leaves_nothing_after_its_stop(
-    address: str, state: Path
-) -> None:
-    del address
+def test_trial_whose_guard_was_killed_leaves_nothing_after_its_stop(state: Path) -> None:
     name = "trial-guardless"
     trial = f"{STUDY}/{name}"
     engine = ServeEngine(
@@ -205,11 +148,9 @@ def test_trial_whose_guard_was_killed_leaves_nothing_after_its_stop(
 
 
 def test_sweep_ends_trials_and_dead_boots_and_leaves_production(
-    address: str, state: Path, orphan: subprocess.Popen[bytes]
+    state: Path, orphan: subprocess.Popen[bytes]
 ) -> None:
-    del address
-    deploy("trial-left", spec(state, "trial-left"))
-    deploy("specpilot-v1", spec(state, None))
+    deploy(trial_left=spec(state, "trial-left"), specpilot_v1=spec(state, None))
 
     said = cluster.sweep_trials()
 
@@ -237,10 +178,9 @@ def clean(*options: str) -> str:
 
 
 def test_clean_leaves_a_study_under_way_alone_and_removes_it_when_it_is_dead(
-    address: str, state: Path, orphan: subprocess.Popen[bytes]
+    state: Path, orphan: subprocess.Popen[bytes]
 ) -> None:
-    del address
-    deploy("trial-dying", spec(state, "trial-dying"))
+    deploy(trial_dying=spec(state, "trial-dying"))
     with cluster.claimed():
         during = clean("--yes")
 

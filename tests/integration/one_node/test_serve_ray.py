@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -25,10 +20,10 @@ from typing import Any
 import pytest
 import ray
 
+from one_node.conftest import OneNode
 from serve_apps.engine import procfs
 from serve_apps.engine.errors import BootFailure, boot_error_from_text
 from serve_apps.engine.spec import BOOT_ID_VARIABLE, FAKE_LAUNCHER, EngineSpec
-from serve_apps.engine.supervisor import free_port
 
 with warnings.catch_warnings():  # Serve's own use of pydantic is deprecated
     warnings.simplefilter("ignore")
@@ -45,7 +40,6 @@ pytestmark = [
 ]
 
 _ROUTE = "/llm"
-_HOST = "127.0.0.2"  # Ray replaces 127.0.0.1 by the outside address
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,51 +85,8 @@ def _until(what: Callable[[], Any], *, within_s: float = 60.0) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Start a raylet with three GB10 tokens; end its process group afterwards."""
-    temp = Path(tempfile.mkdtemp(prefix="rs"))  # short: unix sockets lie below it
-    gcs, dashboard, http_port = free_port(), free_port(), free_port()
-    env = {
-        **os.environ,
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "RAY_memory_monitor_refresh_ms": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-        *("--node-ip-address", _HOST, "--port", str(gcs), "--temp-dir", str(temp)),
-        *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)),
-        *("--dashboard-agent-listen-port", str(free_port())),
-        *("--num-cpus", "2", "--num-gpus", "0", "--object-store-memory", "100000000"),
-        *("--resources", json.dumps({"GB10": 3, "trial_slot": 3})),
-    ]
-    with (temp / "ray.log").open("wb") as log:
-        head = subprocess.Popen(
-            command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    url = f"http://127.0.0.1:{dashboard}"
-    try:
-        _until(lambda: _answers(f"{url}/api/version"), within_s=60)
-        ray.init(address=f"{_HOST}:{gcs}", log_to_driver=False, logging_level=logging.ERROR)
-        serve.start(
-            proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": http_port}
-        )
-        yield Cluster(url, http_port)
-    finally:
-        ray.shutdown()
-        left = procfs.end(head.pid, None, grace_s=3)
-        head.wait(10)
-        shutil.rmtree(temp, ignore_errors=True)
-        assert not left
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
+def cluster(one_node: OneNode) -> Cluster:
+    return Cluster(one_node.dashboard, one_node.http_port)
 
 
 @pytest.fixture(scope="module")
@@ -177,14 +128,6 @@ def _settled(name: str) -> Any:
 
 def _processes(boot_id: str) -> list[int]:
     return procfs.members(None, f"{BOOT_ID_VARIABLE}={boot_id}")
-
-
-def test_trial_app_deleted_leaves_no_process(cluster: Cluster, make_spec: Any) -> None:
-    assert _bring_up("trial-a", make_spec()).status == "RUNNING"
-    facts = serve.get_app_handle("trial-a").facts.remote().result()
-    assert _processes(facts["boot_id"])
-    serve.delete("trial-a")
-    assert not _processes(facts["boot_id"])
 
 
 def test_trial_app_boot_failure_is_told_with_its_cause(cluster: Cluster, make_spec: Any) -> None:
@@ -293,7 +236,7 @@ def production(cluster: Cluster, make_spec: Any) -> Callable[..., None]:
     return put
 
 
-def test_production_declared_beside_a_trial_leaves_the_trial_and_shifts_traffic_in_place(
+def test_production_declared_beside_a_trial_leaves_it_and_shifts_traffic_in_place(
     cluster: Cluster, make_spec: Any, production: Callable[..., None]
 ) -> None:
     _bring_up("trial-d", make_spec())
@@ -322,7 +265,9 @@ def test_production_declared_beside_a_trial_leaves_the_trial_and_shifts_traffic_
     assert cluster.request("GET", "/metrics")[0] == 404
     assert cluster.request("GET", "/server_info")[0] == 404
     assert serve.get_app_handle("trial-d").boot_id.remote().result() == trial_boot
+    assert _processes(trial_boot)
     serve.delete("trial-d")
+    assert not _processes(trial_boot)
 
 
 def test_router_without_an_engine_says_503_in_openai_shape(
