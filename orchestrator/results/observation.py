@@ -19,7 +19,7 @@ from orchestrator.core.types import (
     Invalidity,
     TokenAudit,
 )
-from orchestrator.results.columns import POSITION, similar, value_of
+from orchestrator.results.columns import POSITION, is_same, similar, text_of, value_of
 from orchestrator.results.files import Raw
 from orchestrator.results.units import unit_faults
 
@@ -109,14 +109,15 @@ def _of_block(raw: Raw) -> tuple[Observation | None, list[str]]:
         facts = from_plain(EngineFacts, raw.facts)
     except ValueError as error:
         return None, [f"engine_facts.json is of another version ({error})"]
-    arm, faults = _arm(
-        {
-            "engine_build": facts.engine_version,
-            "num_speculative_tokens": facts.num_speculative_tokens or 0,
-            "draft_sample_method": facts.draft_sample_method,
-            "rejection_sample_method": facts.rejection_sample_method,
-        }
-    )
+    of_engine = {
+        "engine_build": facts.engine_version,
+        "num_speculative_tokens": facts.num_speculative_tokens or 0,
+        "draft_sample_method": facts.draft_sample_method,
+        "rejection_sample_method": facts.rejection_sample_method,
+    }
+    # An engine that does not say its version is given it; a rule that it does not say it has not.
+    build, _ = value_of(raw.values, "engine_build")
+    arm, faults = _arm({**of_engine, "engine_build": facts.engine_version or build})
     if arm is None:
         return None, faults
     found, faults = _with_block(raw, raw.values, arm=arm, boot=facts.boot_id)
@@ -143,7 +144,35 @@ def _with_block(
         tok_s=tok_s or None,
         block=block,
     )
-    return observation, []
+    return observation, list(_contradicted(raw.values, observation, block))
+
+
+def _contradicted(values: Mapping[str, object], known: Observation, block: Block) -> Iterator[str]:
+    """Yield what is stated beside a record, or given for all rows, and the record says otherwise.
+
+    What the record does not say is no contradiction.
+    """
+    counters = block.counters
+    recorded: dict[str, object] = {
+        **{name: getattr(known.arm, name) for name in Arm.__dataclass_fields__},
+        "boot": known.boot,
+        "node": known.node,
+        "streams": block.cell.streams,
+        "temperature": block.cell.temperature,
+        "workload": block.cell.workload,
+        "tokens": block.output_tokens,
+        "seconds": block.duration_s,
+        "drafts": counters.num_drafts,
+        "draft_tokens": counters.num_draft_tokens,
+        "accepted": counters.num_accepted_tokens,
+    }
+    for name, value in recorded.items():
+        stated, fault = value_of(values, name)
+        if fault:
+            yield fault
+        elif stated is not None and value is not None and not is_same(name, stated, str(value)):
+            given = text_of(values[name])
+            yield f"{name} is given as {given!a:.60} and the record says {str(value)!a:.60}"
 
 
 def _of_row(raw: Raw) -> tuple[Observation | None, list[str]]:
