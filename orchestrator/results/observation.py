@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.checks import Expectations, find_invalid
 from orchestrator.core.codec import from_plain
+from orchestrator.core.sampling import same_temperature
 from orchestrator.core.space import CAPABILITIES
 from orchestrator.core.token_checks import STEP_TOLERANCE
 from orchestrator.core.types import (
@@ -249,7 +250,8 @@ def _cell(values: Mapping[str, object]) -> tuple[Cell | None, list[str]]:
         return None, faults
     workload = values.get("workload")
     name = UNKNOWN_WORKLOAD if workload is None else str(workload)
-    return Cell(streams=int(streams), temperature=temperature, workload=name), []
+    same = same_temperature(temperature)
+    return Cell(streams=int(streams), temperature=same, workload=name), []
 
 
 def _positions(values: Mapping[str, object]) -> tuple[tuple[float, ...] | None, list[str]]:

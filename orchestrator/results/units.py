@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from orchestrator.core.plausible import MAX_TTFT_S, STREAM_TOK_S
+from orchestrator.core.sampling import MAX_TEMPERATURE
 from orchestrator.core.types import Arm, Cell
 from orchestrator.results.columns import step_of
 
 STEP_S = (2e-4, 10.0)
 """Shortest and longest step that is believed. A GB10 takes 30 to 200 ms, a data centre's GPU some
 ms, an interpreted engine on a CPU seconds; a value in ms or us for s lies outside."""
-STREAM_TOK_S = (0.1, 5000.0)
-"""The same for output tokens / s of one stream."""
-MAX_TTFT_S = 600.0
 MAX_DEPTH = 1000
 """Deepest draft that is believed."""
-MAX_TEMPERATURE = 2.0
-"""Of a study and of the usual API."""
 SAME = 0.02
 """Largest relative distance between two statements of one quantity in a row."""
 _ROUNDING = 5e-3
