@@ -43,6 +43,9 @@ class Observation:
     """Output tokens / s of all streams by wall."""
     block: Block | None
     """None where tokens or the window's length are not known."""
+    stated: tuple[float, float, float]
+    """Tokens, seconds and tok_s as the row states them, 0 where it does not; tok_s only where they
+    do not give it."""
     facts: EngineFacts | None = None
     given_length: float | None = None
     """Acceptance length that the row states without counts."""
@@ -144,6 +147,7 @@ def _with_block(
         node=str(node) if node is not None else states[0].node_id if states else None,
         tok_s=tok_s or None,
         block=block,
+        stated=(block.output_tokens, block.duration_s, 0.0),
     )
     return observation, list(_contradicted(raw.values, observation, block))
 
@@ -298,6 +302,7 @@ class _Row:
 
     def observation(self, where: str) -> Observation:
         tokens, seconds, tok_s = (self.number(name) for name in ("tokens", "seconds", "tok_s"))
+        stated = (tokens or 0.0, seconds or 0.0, 0.0 if tokens and seconds else tok_s or 0.0)
         # Of the three any two give the third.
         if tok_s is None and tokens and seconds:
             tok_s = tokens / seconds
@@ -314,6 +319,7 @@ class _Row:
             node=self.text("node"),
             tok_s=tok_s,
             block=block,
+            stated=stated,
             given_length=self.number("acceptance_length") or self._length_of_rate(),
             num_runs=int(self.number("runs") or 1),
         )
