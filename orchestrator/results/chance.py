@@ -43,7 +43,7 @@ def chance_of(pairs: float, expected: float) -> float:
 
 
 def values_of(
-    figures: Sequence[float], *, assumed: float, unit: float = 1.0, fewest: int = 2
+    figures: Sequence[float] | np.ndarray, *, assumed: float, unit: float = 1.0, fewest: int = 2
 ) -> float:
     """Return how many values a figure of like rows could have, from 1.
 
@@ -74,17 +74,17 @@ def copies(ids: np.ndarray, groups: np.ndarray, sizes: np.ndarray) -> np.ndarray
         sizes: Of each row, the same within a group, from 1.
     """
     first = np.unique(ids, return_index=True)[1][ids]
-    is_equal = first < np.arange(len(ids))
+    is_equal: np.ndarray = first < np.arange(len(ids))
     if not is_equal.any():
         return is_equal
-    found = is_equal & _by_number(ids, groups, sizes)
+    found: np.ndarray = is_equal & _by_number(ids, groups, sizes)
     if (is_equal & ~found).any():
         found |= _by_run(ids, groups, sizes) | _by_distance(ids, groups, sizes)
     return found
 
 
 def _pairs(counts: np.ndarray) -> np.ndarray:
-    return counts * (counts - 1) / 2
+    return np.asarray(counts * (counts - 1) / 2)
 
 
 def _by_number(ids: np.ndarray, groups: np.ndarray, sizes: np.ndarray) -> np.ndarray:
