@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.distributions import MAX_CONFIDENCE
 from orchestrator.core.exposure import require_keys
 from orchestrator.core.types import BoardModel
 from orchestrator.errors import ConfigError
@@ -169,9 +170,9 @@ class PolicyConfig:
             "give a number of requests, or null for engine.args.max_num_seqs",
         )
         require(
-            0.5 <= self.promise_confidence <= 0.9999,
+            0.5 <= self.promise_confidence <= MAX_CONFIDENCE,
             "policy.promise_confidence",
-            f"{self.promise_confidence} is not 0.5 to 0.9999",
+            f"{self.promise_confidence} is not 0.5 to {MAX_CONFIDENCE}",
             "give a share such as 0.99",
         )
         require(

@@ -15,11 +15,17 @@ from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
 from orchestrator.results.answer import answers
 from orchestrator.results.boots import in_several_files
-from orchestrator.results.columns import is_known, near_match
+from orchestrator.results.columns import is_known, near_match, value_of
 from orchestrator.results.doubts import sift
 from orchestrator.results.files import Raw, ReadOptions, read_raw
 from orchestrator.results.observation import MEASURE_SCHEMA, Observation, observe
 from orchestrator.results.question import Question
+from orchestrator.results.several import (
+    MOST_NAMED,
+    check_options,
+    stated_values,
+    with_remedy,
+)
 
 SCHEMA = "specpilot.decide/1"
 """Changes when a key of the printed record changes its meaning; see docs/decide.md."""
@@ -34,7 +40,6 @@ theirs enters a study.
 exit status: 0 a winner for each engine build in the files; 3 no winner (what serves now is kept,
 no difference, or these rows cannot tell); 2 bad input, each row and value named
 """
-MAX_FAULTS = 20
 NOTHING_TO_PROMOTE = 3
 
 
@@ -89,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
     sifted = sift(observations)
     doubts = (*notes, *sifted.doubts)
     if not sifted.observations:
-        more = len(doubts) - MAX_FAULTS
-        said = "".join(f"\n  {text}" for text in doubts[:MAX_FAULTS])
+        more = len(doubts) - MOST_NAMED
+        said = "".join(f"\n  {text}" for text in doubts[:MOST_NAMED])
         said += f"\n  and {more} more" if more > 0 else ""
         raise ConfigError("decide FILE", "no row counts", f"give rows that do:{said}")
     found = answers(sifted.observations, question)
@@ -122,39 +127,39 @@ def read_observations(
     Raises:
         ConfigError: Rows have faults; all are named, up to a number.
     """
+    read = [(path, read_raw(path, options)) for path in files]
+    notes = check_options(read, options)
     found: list[tuple[Path, list[Observation]]] = []
-    notes: list[str] = []
     faults: dict[str, list[str]] = {}
-    read: list[tuple[Path, object]] = []
-    unmatched: list[tuple[tuple[str, str], list[str]]] = []
-    for path in files:
-        raws, num_left_out, absent = read_raw(path, options)
-        unmatched += absent.items()
-        content = [(raw.values, raw.facts) for raw in raws]
-        same = _first_equal(read, content)
+    wrong: list[tuple[Path, str, str]] = []
+    contents: list[tuple[Path, object]] = []
+    for path, file in read:
+        content = [(raw.values, raw.facts) for raw in file.rows]
+        same = _first_equal(contents, content)
         if same is not None:
             notes.append(f"{path} holds the rows of {same}, all of them: they count once.")
             continue
-        read.append((path, content))
-        unknown, slips = _unknown_columns(raws)
+        contents.append((path, content))
+        unknown, slips = _unknown_columns(file.rows)
         for slip in slips.values():
-            faults.setdefault(slip, []).append(path.name)
+            faults.setdefault(slip, []).append(str(path))
         # What is missing for a slip in its name is said by the slip.
         said = tuple(f"{name} is missing" for name in slips)
         if unknown:
-            notes.append(f"{path.name}: not read: {', '.join(unknown)}.")
-        if num_left_out:
-            rows = "1 row" if num_left_out == 1 else f"{num_left_out} rows"
-            notes.append(f"{path.name}: {rows} left out as asked.")
+            notes.append(f"{path}: not read: {', '.join(unknown)}.")
+        if file.num_left_out:
+            rows = "1 row" if file.num_left_out == 1 else f"{file.num_left_out} rows"
+            notes.append(f"{path}: {rows} left out as asked.")
         observations: list[Observation] = []
         found.append((path, observations))
-        for raw in raws:
-            observation, wrong = observe(raw)
-            for fault in (text for text in wrong if not text.startswith(said)):
-                faults.setdefault(fault, []).append(raw.where)
+        for raw in file.rows:
+            observation, texts = observe(raw)
+            wrong += ((path, raw.where, text) for text in texts if not text.startswith(said))
             if observation is not None:
                 observations.append(observation)
-    _check_left_out(unmatched, len(files))
+    stated = stated_values([item for _, rows in found for item in rows])
+    for path, where, text in wrong:
+        faults.setdefault(with_remedy(text, path, stated), []).append(where)
     if faults:
         raise ConfigError(
             "decide FILE",
@@ -169,36 +174,17 @@ def _first_equal(read: Sequence[tuple[Path, object]], content: Sequence[object])
     return next((path for path, seen in read if content and seen == content), None)
 
 
-def _check_left_out(unmatched: Sequence[tuple[tuple[str, str], list[str]]], num_files: int) -> None:
-    """Refuse values to leave out that no file has: a slip would leave the rows in.
-
-    Raises:
-        ConfigError: A value is not there; those that are there are named.
-    """
-    for asked, count in Counter(asked for asked, _ in unmatched).items():
-        if count < num_files:
-            continue
-        texts = [text or "(empty)" for key, values in unmatched if key == asked for text in values]
-        there = list(dict.fromkeys(texts))
-        more = f" and {len(there) - MAX_FAULTS} more" if len(there) > MAX_FAULTS else ""
-        raise ConfigError(
-            "--leave-out",
-            f"no row has the value '{asked[1]}' in {asked[0]}",
-            f"there are: {', '.join(there[:MAX_FAULTS])}{more}",
-        )
-
-
 def _listed(faults: Mapping[str, Sequence[str]]) -> str:
     """Return one line a fault, with the first row that has it and how many others do."""
     lines = []
-    for fault, places in list(faults.items())[:MAX_FAULTS]:
+    for fault, places in list(faults.items())[:MOST_NAMED]:
         others = f" and {len(places) - 1} more" if len(places) > 1 else ""
         lines.append(f"\n  {places[0]}{others}: {fault}")
-    more = len(faults) - MAX_FAULTS
+    more = len(faults) - MOST_NAMED
     return "".join(lines) + (f"\n  and {more} other faults" if more > 0 else "")
 
 
-def _unknown_columns(raws: list[Raw]) -> tuple[list[str], dict[str, str]]:
+def _unknown_columns(raws: Sequence[Raw]) -> tuple[list[str], dict[str, str]]:
     """Return the columns that are not read, and slips by the name of what they stand for."""
     rows = [r for r in raws if "block_id" not in r.values and r.values.get("schema") is None]
     unknown = sorted({name for raw in rows for name in raw.values if name and not is_known(name)})
@@ -208,7 +194,7 @@ def _unknown_columns(raws: list[Raw]) -> tuple[list[str], dict[str, str]]:
         if meant is not None and not any(raw.values.get(meant) not in (None, "") for raw in rows):
             text = f"column '{name}' is not known: is it {meant}?"
             also = f"{slips[meant]}; " if meant in slips else ""
-            slips[meant] = f"{also}{text} (--column {meant}='{name}', or --ignore)"
+            slips[meant] = f"{also}{text} (--column {meant}='{name}', or --ignore '{name}')"
     schemas = {str(raw.values["schema"]) for raw in raws if raw.values.get("schema") is not None}
     for name in sorted(schemas - {MEASURE_SCHEMA}):
         slips[f"schema {name}"] = f"schema '{name}' is not known"
@@ -229,6 +215,11 @@ def _options(args: argparse.Namespace) -> ReadOptions:
                 meant = near_match(name)
                 remedy = f"do you mean {meant}?" if meant else "docs/decide.md has the columns"
                 raise ConfigError(option, f"there is no column '{name}'", remedy)
+    for name, value in constants.items():
+        known, fault = value_of(constants, name)
+        if known is None:
+            problem = fault or f"'{value}' says no {name}"
+            raise ConfigError("--set", problem, f"write --set {name}=VALUE")
     return ReadOptions(
         columns=columns,
         constants=constants,

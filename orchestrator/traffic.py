@@ -14,55 +14,30 @@ they for streams of which only the number of chunks is known: a chunk holds all 
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+import numpy as np
+
+from orchestrator.core.sampling import MAX_TEMPERATURE, same_temperature
 from orchestrator.errors import ConfigError
+from orchestrator.traffic_log import (
+    DURATION_KEYS,
+    END_KEYS,
+    START_KEYS,
+    Log,
+    LoggedRequest,
+    implausible,
+    logged_request,
+    not_believed,
+)
 
-START_KEYS = ("started_at", "start_time", "start", "timestamp", "ts", "time", "created_at")
-END_KEYS = ("ended_at", "end_time", "end", "finished_at", "completed_at")
-DURATION_KEYS = {
-    **dict.fromkeys(("duration_s", "latency_s", "e2e_s", "elapsed_s", "total_s"), 1.0),
-    **dict.fromkeys(
-        ("duration_ms", "latency_ms", "e2e_ms", "elapsed_ms", "total_ms", "response_ms"), 1e-3
-    ),
-}
-"""Seconds in one unit, by key. A key without a unit in its name is not guessed at."""
-UNITLESS_KEYS = ("duration", "latency", "elapsed", "response_time")
-_MILLISECONDS_FROM = 1e11
-"""Numbers from here are ms since the epoch: as seconds they would be the year 5138."""
-_FINER_UNITS = {"nanoseconds": 1e17, "microseconds": 1e14}
-"""Numbers from which a time is in this unit: in milliseconds it would be beyond the year 5138."""
-_MOST_NUMBER = 2**53
-"""No time in milliseconds and no count of tokens is larger."""
 _MOST_TEMPERATURES = 8
+_RANGE = f" of 0 to {MAX_TEMPERATURE:g}"
 _MOST_UNTOLD = 0.1
 """Share of requests without tokens, 0 to 1, up to which the rest speaks for all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedRequest:
-    """When one request ran, and what it asked for; None where the log does not say."""
-
-    start_s: float
-    """Since the epoch."""
-    end_s: float
-    temperature: float | None
-    output_tokens: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """What of a log can be used."""
-
-    requests: tuple[LoggedRequest, ...]
-    num_lines: int
-    skipped: Mapping[str, int]
-    """Lines that cannot be used, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +85,7 @@ def read_log(lines: Iterable[bytes]) -> Log:
         if not raw.strip():
             continue
         num_lines += 1
-        request = _request(raw)
+        request = logged_request(raw)
         if isinstance(request, str):
             skipped[request] += 1
         else:
@@ -122,7 +97,8 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
     """Return the traffic profile.
 
     Raises:
-        ConfigError: No line says when its request ran, or none has a temperature.
+        ConfigError: No line says when its request ran, none has a temperature, or all are shorter
+            than their times can tell.
     """
     if not log.requests:
         reasons = ", ".join(f"{count} lines: {text}" for text, count in log.skipped.items())
@@ -134,37 +110,44 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
         )
     temperatures = [_temperature(request, settings) for request in log.requests]
     if all(value is None for value in temperatures):
+        outside = _num_outside(log)
         raise ConfigError(
-            "traffic LOG", "no request states a temperature", "give --default-temperature"
+            "traffic LOG",
+            f"no request states a temperature{_RANGE if outside else ''}",
+            "correct those that the engine refuses"
+            if outside == len(log.requests)
+            else "give --default-temperature",
         )
     by_tokens = _counts_tokens(log, temperatures)
+    times, running = _stretches(log.requests)
+    spans = np.diff(times)
+    levels = _levels(running, settings.streams)
     weights: dict[tuple[int, float], float] = {}
-    busy_s = idle_s = request_s = 0.0
-    most = 0
-    for span_s, running in moments(log.requests):
-        if not running:
-            idle_s += span_s
+    parts = _parts(log.requests, times, levels, len(settings.streams))
+    for request, temperature, part_s in zip(log.requests, temperatures, parts, strict=True):
+        if temperature is None:
             continue
-        most = max(most, len(running))
-        busy_s += span_s
-        request_s += span_s * len(running)
-        streams = _nearest(len(running), settings.streams)
-        for index in running:
-            temperature, request = temperatures[index], log.requests[index]
-            if temperature is not None:
-                share = span_s / (request.end_s - request.start_s)
-                part = share * (request.output_tokens or 0.0) if by_tokens else span_s
-                key = (streams, temperature)
-                weights[key] = weights.get(key, 0.0) + part
+        for level in np.flatnonzero(part_s):
+            key = (settings.streams[level], temperature)
+            part = float(part_s[level])
+            if by_tokens:
+                part = part / (request.end_s - request.start_s) * (request.output_tokens or 0.0)
+            weights[key] = weights.get(key, 0.0) + part
     total = math.fsum(weights.values())
-    first, last = min(r.start_s for r in log.requests), max(r.end_s for r in log.requests)
+    if not total:
+        problem = "its requests are too short beside the time between them for any share"
+        raise ConfigError("traffic LOG", problem, "correct the times")
+    is_busy = running > 0
+    busy_s = float(spans[is_busy].sum())
+    most = int(running.max())
+    span_s = float(times[-1] - times[0])
     return Profile(
         weights={key: weights[key] / total for key in sorted(weights)},
         by_tokens=by_tokens,
         num_requests=len(log.requests),
-        span_s=last - first,
-        idle_share=idle_s / (last - first),
-        mean_concurrency=request_s / busy_s,
+        span_s=span_s,
+        idle_share=float(spans[~is_busy].sum()) / span_s,
+        mean_concurrency=float(spans @ running) / busy_s,
         most_at_once=most,
         missing=tuple(_missing(log, temperatures, settings, most, by_tokens=by_tokens)),
     )
@@ -206,136 +189,66 @@ def profile_weights(found: Profile) -> list[dict[str, float]]:
     ]
 
 
-def _request(raw: bytes) -> LoggedRequest | str:
-    try:
-        item = json.loads(raw)
-    except (ValueError, RecursionError):
-        return "not JSON"
-    if not isinstance(item, dict):
-        return "no object"
-    unit = _finer_unit(item)
-    if unit is not None:
-        return f"a time in {unit}, where seconds or milliseconds since the epoch belong"
-    start_s, end_s = _seconds_of(item, START_KEYS), _seconds_of(item, END_KEYS)
-    duration_s = _duration(item)
-    if start_s is None and end_s is not None and duration_s is not None:
-        start_s = end_s - duration_s
-    if end_s is None and start_s is not None and duration_s is not None:
-        end_s = start_s + duration_s
-    if start_s is None:
-        return "no start"
-    if end_s is None:
-        unitless = any(key in item for key in UNITLESS_KEYS)
-        return "a duration without a unit in its key" if unitless else "no end and no duration"
-    if end_s <= start_s:
-        return "it ends before it starts"
-    return LoggedRequest(
-        start_s=start_s,
-        end_s=end_s,
-        temperature=_number(_deep(item, "temperature", ("body", "request"))),
-        output_tokens=_tokens(item),
-    )
+def _is_outside(temperature: float | None) -> bool:
+    return temperature is not None and not 0 <= temperature <= MAX_TEMPERATURE
 
 
-def _finer_unit(item: Mapping[str, object]) -> str | None:
-    firsts = [
-        next((value for key in keys if isinstance(value := item.get(key), int | float | str)), None)
-        for keys in (START_KEYS, END_KEYS)
-    ]
-    largest = max((t for t in firsts if isinstance(t, int | float)), default=0)
-    return next((unit for unit, least in _FINER_UNITS.items() if largest >= least), None)
-
-
-def _seconds_of(item: Mapping[str, object], keys: Sequence[str]) -> float | None:
-    for key in keys:
-        value = item.get(key)
-        number = _number(value)
-        if number is not None:
-            return number / 1000 if number >= _MILLISECONDS_FROM else number
-        if isinstance(value, str):
-            try:
-                moment = datetime.fromisoformat(value)
-            except ValueError:
-                continue
-            # A log without a zone has one zone for all its lines; differences are all that count.
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return None
-
-
-def _duration(item: Mapping[str, object]) -> float | None:
-    for key, unit in DURATION_KEYS.items():
-        number = _number(item.get(key))
-        if number is not None:
-            return number * unit
-    return None
-
-
-def _tokens(item: Mapping[str, object]) -> float | None:
-    for holder in _holders(item, ("response", "body")):
-        usage = holder.get("usage")
-        if isinstance(usage, Mapping):
-            found = _number(usage.get("completion_tokens", usage.get("output_tokens")))
-            if found is not None:
-                return found
-    is_of_chunks = item.get("output_tokens_from") == "chunks"
-    for key in ("completion_tokens", "output_tokens"):
-        found = None if is_of_chunks else _number(item.get(key))
-        if found is not None:
-            return found
-    return None
-
-
-def _deep(item: Mapping[str, object], key: str, within: Sequence[str]) -> object:
-    return next((h[key] for h in _holders(item, within) if h.get(key) is not None), None)
-
-
-def _holders(item: Mapping[str, object], within: Sequence[str]) -> Iterator[Mapping[str, object]]:
-    """Yield the object and those below it under the given keys, two levels deep."""
-    yield item
-    for key in within:
-        inner = item.get(key)
-        if isinstance(inner, Mapping):
-            yield inner
-            for again in within:
-                innermost = inner.get(again)
-                if isinstance(innermost, Mapping):
-                    yield innermost
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value <= _MOST_NUMBER else None
+def _num_outside(log: Log) -> int:
+    return sum(_is_outside(request.temperature) for request in log.requests)
 
 
 def _temperature(request: LoggedRequest, settings: ProfileSettings) -> float | None:
+    if _is_outside(request.temperature):
+        return None
     value = request.temperature
-    value = settings.default_temperature if value is None else value
+    value = settings.default_temperature if value is None else same_temperature(value)
     if value is None or settings.temperatures is None:
         return value
     return min(settings.temperatures, key=lambda known: (abs(known - value), known))
 
 
-def moments(requests: Sequence[LoggedRequest]) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Yield stretches in which the same requests run, or none, with their length in seconds."""
-    events = sorted(
-        [(r.end_s, 0, index) for index, r in enumerate(requests)]
-        + [(r.start_s, 1, index) for index, r in enumerate(requests)]
-    )
-    running: set[int] = set()
-    before = events[0][0]
-    for moment, is_start, index in events:
-        if moment > before:
-            yield moment - before, tuple(running)
-        before = moment
-        if is_start:
-            running.add(index)
-        else:
-            running.discard(index)
+def moments(requests: Sequence[LoggedRequest]) -> list[tuple[float, int]]:
+    """Return stretches of time, seconds, in which the same number of requests runs, with it."""
+    times, running = _stretches(requests)
+    return list(zip(np.diff(times).tolist(), running.tolist(), strict=True))
 
 
-def _nearest(count: int, streams: Sequence[int]) -> int:
-    return min(streams, key=lambda known: (abs(math.log(count / known)), known))
+def _stretches(requests: Sequence[LoggedRequest]) -> tuple[np.ndarray, np.ndarray]:
+    """Return when requests start or end, [n + 1], and how many run from one to the next, [n]."""
+    starts = np.sort([request.start_s for request in requests])
+    ends = np.sort([request.end_s for request in requests])
+    times = np.unique(np.concatenate((starts, ends)))
+    begun = np.searchsorted(starts, times[:-1], side="right")
+    return times, begun - np.searchsorted(ends, times[:-1], side="right")
+
+
+def _levels(running: np.ndarray, streams: Sequence[int]) -> np.ndarray:
+    """Return the place of the nearest concurrency, by ratio, of each number that runs; -1 of 0."""
+    numbers, places = np.unique(running, return_inverse=True)
+    nearest = [
+        min(range(len(streams)), key=lambda i: (abs(math.log(number / streams[i])), streams[i]))
+        if number
+        else -1
+        for number in numbers.tolist()
+    ]
+    return np.array(nearest)[places]
+
+
+def _parts(
+    requests: Sequence[LoggedRequest], times: np.ndarray, levels: np.ndarray, num_levels: int
+) -> np.ndarray:
+    """Return the seconds of each request at each concurrency, [num_requests, num_levels].
+
+    The time of each concurrency up to a moment, at the request's end less at its start: so the
+    effort grows with the requests and not with the pairs that overlap.
+    """
+    first = np.searchsorted(times, [request.start_s for request in requests])
+    last = np.searchsorted(times, [request.end_s for request in requests])
+    found = np.zeros((len(requests), num_levels))
+    for level in range(num_levels):
+        until = np.concatenate(([0.0], np.cumsum(np.where(levels == level, np.diff(times), 0.0))))
+        found[:, level] = until[last] - until[first]
+    return found
 
 
 def _missing(
@@ -360,6 +273,15 @@ def _missing(
             f"{unstated} of {num_requests} requests state no temperature and have no cell "
             "(--default-temperature); they count for the concurrency"
         )
+    outside = _num_outside(log)
+    if outside:
+        yield (
+            f"{outside} of {num_requests} requests state a temperature that is none{_RANGE}, which "
+            "the engine refuses; they have no cell and count for the concurrency"
+        )
+    doubted = implausible(log)
+    if doubted:
+        yield f"{len(doubted)} of {num_requests} requests {not_believed(doubted[0])}"
     untold = _num_untold(log)
     if untold and by_tokens:
         yield (

@@ -7,8 +7,15 @@ import math
 import sys
 from pathlib import Path
 
+from orchestrator.core.sampling import MAX_TEMPERATURE, same_temperature
 from orchestrator.errors import ConfigError
-from orchestrator.traffic import ProfileSettings, profile, profile_lines, read_log
+from orchestrator.traffic import (
+    ProfileSettings,
+    profile,
+    profile_lines,
+    read_log,
+)
+from orchestrator.traffic_log import check_durations
 
 HELP = "print a study's objective.weights from a log of requests"
 DESCRIPTION = f"""\
@@ -58,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "traffic LOG", f"{args.log} cannot be read ({error})", "name a readable file"
         ) from error
+    check_durations(log)
     sys.stdout.writelines(f"{line}\n" for line in profile_lines(profile(log, settings)))
     return 0
 
@@ -78,9 +86,10 @@ def _temperatures(text: str | None, option: str) -> tuple[float, ...] | None:
             value = float(part)
         except ValueError:
             value = math.nan
-        if not 0 <= value <= 2:
-            raise ConfigError(option, f"'{part}' is no temperature", "write numbers from 0 to 2")
-        values.append(value)
+        if not 0 <= value <= MAX_TEMPERATURE:
+            remedy = f"write numbers from 0 to {MAX_TEMPERATURE:g}"
+            raise ConfigError(option, f"'{part}' is no temperature", remedy)
+        values.append(same_temperature(value))
     return tuple(values)
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.cell_promises import CellPromises
 from orchestrator.core.types import CounterSnapshot
-from orchestrator.traffic import Log, LoggedRequest, Profile, ProfileSettings, moments, profile
+from orchestrator.traffic import Profile, ProfileSettings, moments, profile
+from orchestrator.traffic_log import Log, LoggedRequest
 from orchestrator.watch_ports import RecordedRequest
 
 _MOST_STREAMS = 1.5
@@ -155,7 +156,7 @@ def _step_time(
     steps = counters.generation_tokens if promises.arm.is_baseline else counters.num_drafts
     if most is None or not steps:
         return None
-    spans = [(span_s, len(running)) for span_s, running in moments(cut) if running]
+    spans = [(span_s, count) for span_s, count in moments(cut) if count]
     levels = promises.step_time_at([count for _, count in spans])
     busy_s = sum(span_s * count for span_s, count in spans)
     beyond_s = sum(span_s * count for span_s, count in spans if count > _MOST_STREAMS * most)

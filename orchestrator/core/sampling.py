@@ -20,6 +20,19 @@ NEUTRAL: Mapping[str, float | int | None] = {
 """vLLM's own defaults (``_DEFAULT_SAMPLING_PARAMS`` of its OpenAI protocol, 0.28 to 0.32)."""
 
 
+MAX_TEMPERATURE = 2.0
+"""vLLM refuses what is not 0 to this (``SamplingParams._verify_args``, 0.28), and so do the usual
+APIs."""
+
+
+def same_temperature(value: float) -> float:
+    """Return the temperature to the six digits that name a cell (``Cell.key``).
+
+    A client that counts in float32 sends 0.7 as 0.699999988.
+    """
+    return float(f"{value:g}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
     """What an engine samples with by default, and where each value came from."""

@@ -13,7 +13,7 @@ from orchestrator.core.distributions import t_quantile
 from orchestrator.core.trend import rank_trend
 from orchestrator.core.types import Arm, Cell
 from orchestrator.results.boots import apart_by_node
-from orchestrator.results.copies import repeats, shared_counters
+from orchestrator.results.copies import repeats, shared_counters, some
 from orchestrator.results.observation import Observation
 
 FEWEST_FOR_OUTLIER = 4
@@ -47,16 +47,21 @@ def sift(observations: Sequence[Observation]) -> Sifted:
     """
     shared = list(shared_counters(observations))
     observations, apart = apart_by_node(observations)
-    doubts = [*apart]
-    doubts += [reason for item in observations if (reason := _invalid(item))]
+    doubts = some(apart, "boots are on several nodes and are taken as a boot on each")
+    invalid = [reason for item in observations if (reason := _invalid(item))]
+    doubts += some(invalid, "rows do not count")
     kept = [item for item in observations if not _invalid(item)]
-    again = dict(repeats(kept))
-    doubts += again.values()
-    kept = [item for index, item in enumerate(kept) if index not in again]
+    again = repeats(kept)
+    doubts += again.said
+    kept = [item for index, item in enumerate(kept) if index not in again.copies]
     summaries = {id(item): text for item, text in _means_of_runs(kept)}
-    doubts += summaries.values()
+    doubts += some(list(summaries.values()), "rows are means of others and do not count")
     kept = [item for item in kept if id(item) not in summaries]
-    flagged = (*_outliers(kept), *_drifts(kept), *_means(kept))
+    flagged = (
+        *some(list(_outliers(kept)), "arms and cells have a run that stands out"),
+        *some(list(_drifts(kept)), "arms and cells drift"),
+        *some(list(_means(kept)), "rows are means of runs that are not in the file"),
+    )
     return Sifted(observations=tuple(kept), doubts=(*doubts, *shared, *flagged))
 
 

@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.space import CAPABILITIES
 from orchestrator.errors import ConfigError
-from orchestrator.results.columns import COLUMNS, value_of
+from orchestrator.results.columns import is_same, text_of, value_of
 
 _SPACE = re.compile(r"\s*")
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 """What separates columns elsewhere, in words."""
+_JSON_NAMES = (".json", ".jsonl", ".ndjson")
+_TABLE_NAMES = (".csv", ".tsv")
 FACTS_FILE = "engine_facts.json"
 """Lies beside a trial's blocks.json and says which arm it was."""
 
@@ -45,19 +48,43 @@ class ReadOptions:
     """Columns that are not read although they look like one that is."""
 
 
-def read_raw(
-    path: Path, options: ReadOptions
-) -> tuple[list[Raw], int, dict[tuple[str, str], list[str]]]:
-    """Return the rows of a file, how many were left out as asked, and which values no row has.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarrel:
+    """A value that is given for all rows, and a row that says otherwise."""
 
-    These last by what was asked for, each with the values that the column has instead.
+    name: str
+    given: str
+    stated: str
+    where: str
 
-    CSV when the name ends in .csv or .tsv; else JSON: lines, one array, or one object after the
-    other. Lines of a table that begin with # are comments.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRows:
+    """The rows of one file, and what of the options does not fit it."""
+
+    rows: tuple[Raw, ...]
+    num_left_out: int
+    names: tuple[str, ...]
+    """Columns or keys of the file, by its own names."""
+    lacking: tuple[str, ...]
+    """Columns that the options name and the file does not have."""
+    unmatched: Mapping[tuple[str, str], Sequence[str]]
+    """What was to be left out and is in no row, each with the values that are there instead."""
+    quarrels: tuple[Quarrel, ...]
+    """One a name at most."""
+    filled: frozenset[str]
+    """What is given for all rows and some row of this file does not say itself."""
+
+
+def read_raw(path: Path, options: ReadOptions) -> FileRows:
+    """Return the rows of a file.
+
+    What is in it says whether it is JSON (lines, one array, or one object after the other) or a
+    table with a header. Lines of a table that begin with # are comments.
 
     Raises:
-        ConfigError: It cannot be read, is broken, lacks a column that was named, or says otherwise
-            what is given for all rows or read from another column.
+        ConfigError: It cannot be read, is broken, or has a column beside one that is to be read as
+            it.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -65,26 +92,43 @@ def read_raw(
         raise ConfigError(
             "decide FILE", f"{path} cannot be read ({error})", "name a readable file"
         ) from error
-    if path.suffix in (".csv", ".tsv"):
-        rows = list(_table(path, text))
-    else:
+    if _is_json(path, text):
         facts = _facts(path)
         rows = [Raw(where=w, values=v, facts=facts) for w, v in _objects(path, text)]
+    else:
+        rows = list(_table(path, text))
     if not rows:
         raise ConfigError("decide FILE", f"{path} holds no row", "give a file with results")
-    _check_columns(path, rows, options)
+    names = _names(path, rows, options)
     ours = {theirs: name for name, theirs in options.columns.items()}
     matches = [
-        [_is_same(ours.get(name, name), row.values.get(name), value) for row in rows]
+        [is_same(ours.get(name, name), row.values.get(name), value) for row in rows]
         for name, value in options.left_out
     ]
     unmatched = {
-        asked: list(dict.fromkeys(_text(row.values.get(asked[0])) for row in rows))
+        asked: list(dict.fromkeys(text_of(row.values.get(asked[0])) for row in rows))
         for asked, matched in zip(options.left_out, matches, strict=True)
         if not any(matched)
     }
     kept = [row for index, row in enumerate(rows) if not any(m[index] for m in matches)]
-    return [_renamed(row, options) for row in kept], len(rows) - len(kept), unmatched
+    wanted = [*options.columns.values(), *options.ignored, *(n for n, _ in options.left_out)]
+    quarrels: dict[str, Quarrel] = {}
+    filled: set[str] = set()
+    renamed = tuple(_renamed(row, options, quarrels, filled) for row in kept)
+    return FileRows(
+        rows=renamed,
+        num_left_out=len(rows) - len(kept),
+        names=names,
+        lacking=tuple(name for name in dict.fromkeys(wanted) if name not in names),
+        unmatched=unmatched,
+        quarrels=tuple(quarrels.values()),
+        filled=frozenset(filled),
+    )
+
+
+def _is_json(path: Path, text: str) -> bool:
+    begin = _after_space(text, 0)
+    return text[begin : begin + 1] in ("{", "[") or path.suffix in _JSON_NAMES
 
 
 def _table(path: Path, text: str) -> Iterator[Raw]:
@@ -92,21 +136,22 @@ def _table(path: Path, text: str) -> Iterator[Raw]:
     numbered = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     numbered = [(n, line) for n, line in numbered if not line.startswith("#")]
     # A quoted field may hold the end of a line; then the number is that of the row's last line.
+    header_line = numbered[0][1] if numbered else ""
+    has_tabs = "\t" in header_line and (path.suffix == ".tsv" or "," not in header_line)
     reader = csv.reader(
-        io.StringIO("\n".join(line for _, line in numbered)),
-        delimiter="\t" if path.suffix == ".tsv" else ",",
+        io.StringIO("\n".join(line for _, line in numbered)), delimiter="\t" if has_tabs else ","
     )
     try:
         header = _header(path, next(reader, []))
         for row in reader:
-            where = f"{path.name} line {numbered[reader.line_num - 1][0]}"
+            where = f"{path} line {numbered[reader.line_num - 1][0]}"
             if len(row) > len(header):
                 problem = f"{where} has more fields than the header"
                 raise ConfigError("decide FILE", problem, "mend it")
             cells: list[str | None] = [*row, *[None] * (len(header) - len(row))]
             yield Raw(where=where, values=dict(zip(header, cells, strict=True)))
     except csv.Error as error:
-        where = f"{path.name} line {numbered[reader.line_num - 1][0]}"
+        where = f"{path} line {numbered[reader.line_num - 1][0]}"
         raise ConfigError("decide FILE", f"{where} is no CSV ({error})", "mend it") from error
 
 
@@ -126,7 +171,13 @@ def _header(path: Path, fields: Sequence[str]) -> list[str]:
         raise ConfigError(
             "decide FILE",
             f"{path} has one column, with {SEPARATORS[found[0]]} in its name",
-            "separate by commas, with points in numbers, or by tabs in a .tsv",
+            "separate by commas or tabs, with points in numbers",
+        )
+    if len(names) == 1 and path.suffix not in _TABLE_NAMES:
+        raise ConfigError(
+            "decide FILE",
+            f"{path} is neither JSON nor a table: its first line is {names[0]!a:.60}",
+            "begin a table with its columns' names, separated by commas",
         )
     return names
 
@@ -140,12 +191,12 @@ def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, object]]
         except (ValueError, RecursionError) as error:
             line = text.count("\n", 0, position) + 1
             raise ConfigError(
-                "decide FILE", f"{path.name} line {line} is not JSON ({error})", "mend it"
+                "decide FILE", f"{path} line {line} is not JSON ({error})", "mend it"
             ) from error
         position = _after_space(text, end)
         for item in value if isinstance(value, list) else [value]:
             number += 1
-            where = f"{path.name} record {number}"
+            where = f"{path} record {number}"
             if not isinstance(item, dict):
                 raise ConfigError("decide FILE", f"{where} is no object", "give one a row")
             yield where, item
@@ -181,62 +232,51 @@ def _facts(path: Path) -> Mapping[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def _check_columns(path: Path, rows: Sequence[Raw], options: ReadOptions) -> None:
+def _names(path: Path, rows: Sequence[Raw], options: ReadOptions) -> tuple[str, ...]:
+    """Return the names of the columns or keys, in order.
+
+    Raises:
+        ConfigError: One cannot be printed, or two would be read as one.
+    """
     names = {name for row in rows for name in row.values}
     names.discard("")
     strange = next((name for name in sorted(names) if not name.isprintable()), None)
     if strange is not None:
         problem = f"{path} has a column {strange!a:.60}, which cannot be printed"
         raise ConfigError("decide FILE", problem, "name it otherwise")
-    wanted = [*options.columns.values(), *options.ignored, *(n for n, _ in options.left_out)]
-    for name in wanted:
-        if name not in names:
-            raise ConfigError(
-                "decide", f"{path} has no column '{name}'", f"it has: {', '.join(sorted(names))}"
-            )
     for name, theirs in options.columns.items():
-        if name in names and name not in (theirs, *options.ignored, *options.columns.values()):
+        is_read = name in names and name not in (*options.ignored, *options.columns.values())
+        if is_read and theirs in names:
             raise ConfigError(
                 "--column",
                 f"{path} has the columns '{theirs}' and '{name}', and both would be {name}",
                 f"leave --column {name}={theirs} out, or --ignore {name}",
             )
+    return tuple(sorted(names))
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value).strip()
+def _renamed(row: Raw, options: ReadOptions, quarrels: dict[str, Quarrel], filled: set[str]) -> Raw:
+    """Return the row by the schema's names, with what is given for all rows where it says none.
 
-
-def _is_same(name: str, value: object, asked: str) -> bool:
-    """Return whether a row's value is the one that was asked for: numbers as numbers.
-
-    Versions and names are texts: 0.30 is another engine build than 0.3.
+    A value that it states otherwise is left as it is, and the first of each name noted. A row
+    without speculation is given no rule, for it cannot have one.
     """
-    if _text(value) == asked:
-        return True
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if COLUMNS.get(name, "text") == "text" and not (is_number and name not in COLUMNS):
-        return False
-    left, _ = value_of({"tok_s": value}, "tok_s")
-    right, _ = value_of({"tok_s": asked}, "tok_s")
-    return left is not None and left == right
-
-
-def _renamed(row: Raw, options: ReadOptions) -> Raw:
     old = {theirs: ours for ours, theirs in options.columns.items()}
     values = {
         old.get(name, name): value
         for name, value in row.values.items()
         if name not in options.ignored
     }
-    for name, value in options.constants.items():
+    constants = dict(options.constants)
+    depth = constants.get("num_speculative_tokens", "")
+    if value_of({"num_speculative_tokens": depth, **values}, "num_speculative_tokens")[0] == 0:
+        constants = {name: value for name, value in constants.items() if name not in CAPABILITIES}
+    for name, value in constants.items():
         stated, fault = value_of(values, name)
         if stated is None and fault is None:
             values[name] = value
-        elif not _is_same(name, values[name], value):
-            raise ConfigError(
-                "--set",
-                f"{row.where} says {name} {_text(values[name])!a:.60} and --set says '{value}'",
-                f"leave --set {name}={value} out, or --ignore {name}",
-            )
+            filled.add(name)
+        elif not is_same(name, values[name], value) and name not in quarrels:
+            said = text_of(values[name])
+            quarrels[name] = Quarrel(name=name, given=value, stated=said, where=row.where)
     return Raw(where=row.where, values=values, facts=row.facts)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.checks import Expectations, find_invalid
 from orchestrator.core.codec import from_plain
+from orchestrator.core.sampling import same_temperature
 from orchestrator.core.space import CAPABILITIES
 from orchestrator.core.token_checks import STEP_TOLERANCE
 from orchestrator.core.types import (
@@ -19,7 +20,7 @@ from orchestrator.core.types import (
     Invalidity,
     TokenAudit,
 )
-from orchestrator.results.columns import POSITION, similar, value_of
+from orchestrator.results.columns import POSITION, is_same, similar, text_of, value_of
 from orchestrator.results.files import Raw
 from orchestrator.results.units import unit_faults
 
@@ -42,6 +43,9 @@ class Observation:
     """Output tokens / s of all streams by wall."""
     block: Block | None
     """None where tokens or the window's length are not known."""
+    stated: tuple[float, float, float]
+    """Tokens, seconds and tok_s as the row states them, 0 where it does not; tok_s only where they
+    do not give it."""
     facts: EngineFacts | None = None
     given_length: float | None = None
     """Acceptance length that the row states without counts."""
@@ -109,14 +113,15 @@ def _of_block(raw: Raw) -> tuple[Observation | None, list[str]]:
         facts = from_plain(EngineFacts, raw.facts)
     except ValueError as error:
         return None, [f"engine_facts.json is of another version ({error})"]
-    arm, faults = _arm(
-        {
-            "engine_build": facts.engine_version,
-            "num_speculative_tokens": facts.num_speculative_tokens or 0,
-            "draft_sample_method": facts.draft_sample_method,
-            "rejection_sample_method": facts.rejection_sample_method,
-        }
-    )
+    of_engine = {
+        "engine_build": facts.engine_version,
+        "num_speculative_tokens": facts.num_speculative_tokens or 0,
+        "draft_sample_method": facts.draft_sample_method,
+        "rejection_sample_method": facts.rejection_sample_method,
+    }
+    # An engine that does not say its version is given it; a rule that it does not say it has not.
+    build, _ = value_of(raw.values, "engine_build")
+    arm, faults = _arm({**of_engine, "engine_build": facts.engine_version or build})
     if arm is None:
         return None, faults
     found, faults = _with_block(raw, raw.values, arm=arm, boot=facts.boot_id)
@@ -142,8 +147,37 @@ def _with_block(
         node=str(node) if node is not None else states[0].node_id if states else None,
         tok_s=tok_s or None,
         block=block,
+        stated=(block.output_tokens, block.duration_s, 0.0),
     )
-    return observation, []
+    return observation, list(_contradicted(raw.values, observation, block))
+
+
+def _contradicted(values: Mapping[str, object], known: Observation, block: Block) -> Iterator[str]:
+    """Yield what is stated beside a record, or given for all rows, and the record says otherwise.
+
+    What the record does not say is no contradiction.
+    """
+    counters = block.counters
+    recorded: dict[str, object] = {
+        **{name: getattr(known.arm, name) for name in Arm.__dataclass_fields__},
+        "boot": known.boot,
+        "node": known.node,
+        "streams": block.cell.streams,
+        "temperature": block.cell.temperature,
+        "workload": block.cell.workload,
+        "tokens": block.output_tokens,
+        "seconds": block.duration_s,
+        "drafts": counters.num_drafts,
+        "draft_tokens": counters.num_draft_tokens,
+        "accepted": counters.num_accepted_tokens,
+    }
+    for name, value in recorded.items():
+        stated, fault = value_of(values, name)
+        if fault:
+            yield fault
+        elif stated is not None and value is not None and not is_same(name, stated, str(value)):
+            given = text_of(values[name])
+            yield f"{name} is given as {given!a:.60} and the record says {str(value)!a:.60}"
 
 
 def _of_row(raw: Raw) -> tuple[Observation | None, list[str]]:
@@ -220,7 +254,8 @@ def _cell(values: Mapping[str, object]) -> tuple[Cell | None, list[str]]:
         return None, faults
     workload = values.get("workload")
     name = UNKNOWN_WORKLOAD if workload is None else str(workload)
-    return Cell(streams=int(streams), temperature=temperature, workload=name), []
+    same = same_temperature(temperature)
+    return Cell(streams=int(streams), temperature=same, workload=name), []
 
 
 def _positions(values: Mapping[str, object]) -> tuple[tuple[float, ...] | None, list[str]]:
@@ -267,6 +302,7 @@ class _Row:
 
     def observation(self, where: str) -> Observation:
         tokens, seconds, tok_s = (self.number(name) for name in ("tokens", "seconds", "tok_s"))
+        stated = (tokens or 0.0, seconds or 0.0, 0.0 if tokens and seconds else tok_s or 0.0)
         # Of the three any two give the third.
         if tok_s is None and tokens and seconds:
             tok_s = tokens / seconds
@@ -283,6 +319,7 @@ class _Row:
             node=self.text("node"),
             tok_s=tok_s,
             block=block,
+            stated=stated,
             given_length=self.number("acceptance_length") or self._length_of_rate(),
             num_runs=int(self.number("runs") or 1),
         )

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from orchestrator.core.plausible import MAX_TTFT_S, STREAM_TOK_S
+from orchestrator.core.sampling import MAX_TEMPERATURE
 from orchestrator.core.types import Arm, Cell
+from orchestrator.results.columns import step_of
 
 STEP_S = (2e-4, 10.0)
 """Shortest and longest step that is believed. A GB10 takes 30 to 200 ms, a data centre's GPU some
 ms, an interpreted engine on a CPU seconds; a value in ms or us for s lies outside."""
-STREAM_TOK_S = (0.1, 5000.0)
-"""The same for output tokens / s of one stream."""
-MAX_TTFT_S = 600.0
 MAX_DEPTH = 1000
 """Deepest draft that is believed."""
-MAX_TEMPERATURE = 2.0
-"""Of a study and of the usual API."""
 SAME = 0.02
 """Largest relative distance between two statements of one quantity in a row."""
 _ROUNDING = 5e-3
+_MOST_ROUNDED = 0.1
+"""Last digit of an acceptance length at most: that of 3.0 is lost, which is read as 3."""
 
 
 def unit_faults(arm: Arm, cell: Cell, values: Mapping[str, object]) -> Iterator[str]:
     """Yield what cannot be so, with the value and a guess at the cause."""
     numbers = {name: value for name, value in values.items() if isinstance(value, float)}
     positions = values.get("accepted_per_pos")
+    if isinstance(positions, tuple) and "drafts" in numbers:
+        numbers.setdefault("accepted", sum(positions))
     yield from _premises(arm, cell, numbers)
     yield from _acceptance(arm, numbers)
     if isinstance(positions, tuple):
@@ -68,6 +70,22 @@ def _acceptance(arm: Arm, numbers: Mapping[str, float]) -> Iterator[str]:
         yield "0 drafts of an arm that speculates: was it in force? A count not known is left empty"
     if drafts:
         yield from _counts(arm, numbers, drafts)
+    drafted = numbers.get("draft_tokens")
+    if (not drafts or accepted is None) and rate is not None and length is not None and rate <= 1:
+        # A draft may be shorter than the depth; counts say it.
+        depth = drafted / drafts if drafts and drafted else arm.num_speculative_tokens
+        yield from _rate_and_length(rate, length, depth)
+
+
+def _rate_and_length(rate: float, length: float, depth: float) -> Iterator[str]:
+    """Compare two statements of acceptance without counts, as far as the digits of both go."""
+    share = (length - 1) / depth
+    digit = min(_MOST_ROUNDED, step_of(length)) / 2 / depth
+    if abs(rate - share) > max(SAME * share, _ROUNDING) + digit:
+        yield (
+            f"acceptance_rate {rate:g} and acceptance_length {length:g} contradict each other: 1 + "
+            f"rate * {depth:g} is {1 + rate * depth:.4g}"
+        )
 
 
 def _counts(arm: Arm, numbers: Mapping[str, float], drafts: float) -> Iterator[str]:

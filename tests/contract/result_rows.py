@@ -46,7 +46,7 @@ def study_rows(*, num_boots: int = 4, gain: float = 1.0) -> list[Row]:
     """Return boots of the plain arm and of a speculating one; ``gain`` divides its step times."""
     rows: list[Row] = []
     for boot in range(num_boots):
-        luck = 1 + 0.01 * (boot % 3)
+        luck = 1 + 0.01 * (boot % 3) + 1e-5 * boot
         for block in range(2):
             shift = 10 * (2 * boot + block)
             rows.append(plain_row(boot=f"p{boot}", seconds=246.0 * luck + block))

@@ -127,6 +127,8 @@ def test_decide_takes_other_names_and_leaves_rows_out(tmp_path: Path, capsys: Ca
         (["--column", "node=boot", "--column", "node=note"], "--column: node stands there twice"),
         (["--column", "note=node", "--column", "config=node"], "'node' is read as note and config"),
         (["--column", "node=boot"], "the columns 'boot' and 'node', and both would be node"),
+        (["--set", "engine_build=-"], "--set: '-' says no engine_build"),
+        (["--set", "streams=some"], "--set: streams 'some' is no number"),
         (["--set", "temperature=0.3"], "line 2 says temperature '0.7' and --set says '0.3'"),
         (["--set", "engine_build=0.32"], "says engine_build '0.32.0' and --set says '0.32'"),
         (

@@ -253,7 +253,9 @@ def test_equal_counters_in_two_boots_are_one_observation() -> None:
 
 def test_equal_rows_count_once_and_equal_speeds_of_unnamed_boots_do_not() -> None:
     assert len(sifted([make_row(), make_row()]).observations) == 1
-    assert len(sifted([plain_row(), plain_row()]).observations) == 1
+    fine, coarse = plain_row(seconds=246.317), plain_row()
+    assert len(sifted([fine, fine]).observations) == 1
+    assert len(sifted([coarse, coarse]).observations) == 2
     assert len(sifted(speeds([30.0, 30.0])).observations) == 2
 
 

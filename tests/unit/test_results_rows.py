@@ -1,20 +1,17 @@
-"""Files to rows: what is read, what is missing, and what cannot be so."""
+"""Rows to observations: what is read, what is missing, and what cannot be so."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from core_samples import make_arm, make_block, make_facts
-from result_rows import Row, as_raw, make_row, plain_row, write_csv
+from core_samples import make_arm, make_block
+from result_rows import Row, as_raw, make_row, plain_row
 
 from orchestrator.core.codec import to_plain
 from orchestrator.core.types import Arm, Cell
-from orchestrator.decide_command import read_observations
-from orchestrator.errors import ConfigError
 from orchestrator.results.columns import COLUMNS, near_match
-from orchestrator.results.files import Raw, ReadOptions, read_raw
+from orchestrator.results.files import Raw
 from orchestrator.results.observation import observe
 
 
@@ -102,7 +99,12 @@ def test_row_positions_as_a_list_are_those_of_columns(listed: str) -> None:
         ({"tokens": "inf"}, "tokens is inf"),
         ({"tokens": 9000.5}, "no whole number"),
         ({"drafts": "3,000"}, "is the point a comma?"),
-        ({"acceptance_rate": "65%"}, "without the sign"),
+        ({"acceptance_rate": "65%"}, "'65%' is no number: a share of 1 belongs there, 0.65"),
+        ({"acceptance_rate": "0.65 %"}, "a share of 1 belongs there, 0.0065"),
+        ({"acceptance_rate": "0,65%"}, "a share of 1 belongs there, 0.0065"),
+        ({"acceptance_rate": "100%"}, "a share of 1 belongs there, 1"),
+        ({"acceptance_rate": "650%"}, "a percent sign does not belong there"),
+        ({"temperature": "70%"}, "a percent sign does not belong there"),
         ({"acceptance_rate": 65}, "in percent? 0.65"),
         ({"acceptance_length": 0.65}, "is it a rate"),
         ({"acceptance_length": 28.57}, "in percent?"),
@@ -183,95 +185,41 @@ def test_near_match_finds_slips_and_usual_names(name: str, meant: str | None) ->
     assert near_match(name) == meant
 
 
-def test_csv_with_comments_and_other_names_is_read(tmp_path: Path) -> None:
-    rows = [make_row(k=row) for row in (7, 5)]
-    for row in rows:
-        del row["num_speculative_tokens"]
-        del row["engine_build"]
-    path = write_csv(tmp_path / "rows.csv", rows)
-    path.write_text("# source: somewhere\n" + path.read_text())
-    options = ReadOptions(
-        columns={"num_speculative_tokens": "k"},
-        constants={"engine_build": "0.28.0"},
-        left_out=[("k", "5")],
-    )
-
-    raws, num_left_out, _ = read_raw(path, options)
-
-    assert num_left_out == 1
-    assert [raw.where for raw in raws] == ["rows.csv line 3"]
-    observation, faults = observe(raws[0])
-    assert faults == []
-    assert observation is not None
-    assert observation.arm.key == "0.28.0/probabilistic+block-7"
-
-
-def test_csv_with_a_nameless_column_and_short_rows_is_read(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "rows.csv", [make_row()])
-    header, row = path.read_text().splitlines()
-    path.write_text(f"{header},ttft_s,\n{row}\n")
-
-    observations, notes = read_observations([path], ReadOptions())
-
-    assert len(observations) == 1
-    assert observations[0].block is not None
-    assert observations[0].block.ttft_s == ()
-    assert notes == []
-
-
-@pytest.mark.parametrize("layout", ["lines", "array", "pretty"])
-def test_json_is_read_as_lines_array_or_objects(tmp_path: Path, layout: str) -> None:
-    rows = [make_row(boot="a"), make_row(boot="b", accepted_per_pos=[3000, 2000, 1000])]
-    texts = {
-        "lines": "\n".join(json.dumps(row) for row in rows),
-        "array": json.dumps(rows),
-        "pretty": "\n".join(json.dumps(row, indent=2) for row in rows),
-    }
-    path = tmp_path / "rows.jsonl"
-    path.write_text(texts[layout])
-
-    observations, notes = read_observations([path], ReadOptions())
-
-    assert [item.boot for item in observations] == ["a", "b"]
-    assert notes == []
-
-
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("rate", "length", "depth", "is_so"),
     [
-        ("none.csv", None, "cannot be read"),
-        ("empty.csv", "a,b\n", "holds no row"),
-        ("wide.csv", "a,b\n1,2,3\n", "line 2 has more fields"),
-        ("broken.jsonl", '{"a": 1}\n{"a": ', "line 2 is not JSON"),
-        ("number.jsonl", "17", "no object"),
-        ("semicolons.csv", "a;b\n1,5;2\n", "one column, with semicolons in its name"),
-        ("twice.csv", "a,b,a\n1,2,3\n", "the column 'a' twice"),
-        (
-            "twice.jsonl",
-            '{"a": 1}\n{"a": 1, "a": 2}',
-            "line 2 .*the key 'a' stands there twice",
-        ),
-        ("long.csv", f"a,b\n1,{'x' * 200_000}\n", "line 2 is no CSV"),
-        ("strange.csv", "a,b\x00\n1,2\n", "a column 'b.x00', which cannot be printed"),
+        (0.65, 2.2, 5, False),
+        (0.65, 4.25, 5, True),
+        (0.65, 4.2, 5, True),  # written to one decimal
+        (0.64, 1.6, 1, True),
+        (0.64, 1.64, 1, True),
+        (0.64, 1.8, 1, False),
+        (0.0, 1.0, 5, True),
+        (0.3, 1.0, 5, False),
     ],
 )
-def test_file_that_is_broken_is_refused_with_its_place(
-    tmp_path: Path, name: str, text: str | None, says: str
+def test_rate_and_length_without_counts_are_held_against_each_other(
+    rate: float, length: float, depth: int, is_so: bool
 ) -> None:
-    path = tmp_path / name
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ConfigError, match=says):
-        read_raw(path, ReadOptions())
+    none = dict.fromkeys(("drafts", "draft_tokens", "accepted"), "")
+    row = make_row(**none, num_speculative_tokens=depth)
+    row |= {"acceptance_rate": rate, "acceptance_length": length}
+    _, faults = observe(as_raw(row))
+
+    said = f"acceptance_rate {rate:g} and acceptance_length {length:g} contradict each other: 1 + "
+    assert [text.startswith(said) for text in faults] == ([] if is_so else [True])
 
 
-def test_csv_lines_end_where_the_rows_do(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("a,note\r\n1,before\u2028after\r\n\r\n2,\n", newline="")
-    rows, *_ = read_raw(path, ReadOptions())
+def test_rate_of_drafts_shorter_than_the_depth_is_that_of_what_was_drafted() -> None:
+    row = make_row(accepted="", draft_tokens=12000)  # 4 of 7 a draft
+    assert observe(as_raw({**row, "acceptance_rate": 0.5, "acceptance_length": 3.0}))[1] == []
+    assert observe(as_raw({**row, "acceptance_rate": 0.5, "acceptance_length": 4.5}))[1] != []
 
-    assert [row.values["a"] for row in rows] == ["1", "2"]
-    assert [row.where for row in rows] == ["rows.csv line 2", "rows.csv line 4"]
+
+def test_length_is_held_against_counts_by_position() -> None:
+    row = make_row(accepted="", p0=3000, p1=2000, p2=1000, acceptance_length=4.5)
+    _, faults = observe(as_raw(row))
+    assert faults == ["acceptance_length 4.5 is not 1 + accepted / drafts, 3.000"]
 
 
 def test_whole_number_that_no_float_holds_is_named() -> None:
@@ -298,61 +246,6 @@ def test_text_that_is_no_text_is_named(value: object) -> None:
     assert faults[0].endswith("is no text")
 
 
-def test_file_without_a_named_column_says_which_it_has(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "rows.csv", [make_row()])
-    with pytest.raises(ConfigError, match="no column 'depth'; it has: accepted, boot"):
-        read_raw(path, ReadOptions(columns={"num_speculative_tokens": "depth"}))
-
-
-def test_faults_of_many_rows_are_told_once_with_their_number(tmp_path: Path) -> None:
-    rows = [make_row(boot=str(n), acceptance_rate=65) for n in range(5)]
-    path = write_csv(tmp_path / "rows.csv", rows)
-    with pytest.raises(ConfigError, match=r"rows.csv line 2 and 4 more: acceptance_rate 65"):
-        read_observations([path], ReadOptions())
-
-
-def test_unknown_columns_are_named_and_slips_are_faults(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "rows.csv", [make_row(gpu_name="GB10", note="warm")])
-    _, notes = read_observations([path], ReadOptions())
-    assert notes == ["rows.csv: not read: gpu_name."]
-
-    row = make_row(acepted=6000)
-    del row["accepted"]
-    path = write_csv(tmp_path / "slip.csv", [row])
-    with pytest.raises(ConfigError, match="'acepted' is not known: is it accepted"):
-        read_observations([path], ReadOptions())
-
-
-def test_slip_in_a_needed_column_is_said_once(tmp_path: Path) -> None:
-    row = make_row(concurrency=1)
-    del row["streams"]
-    path = write_csv(tmp_path / "slip.csv", [row, row])
-    with pytest.raises(ConfigError, match="'concurrency' is not known: is it streams") as error:
-        read_observations([path], ReadOptions())
-    assert "streams is missing" not in str(error.value)
-
-
-def test_blocks_of_a_trial_are_read_with_the_arm_that_the_engine_stated(tmp_path: Path) -> None:
-    arm = make_arm()
-    blocks = [to_plain(make_block(arm, index=index)) for index in range(2)]
-    (tmp_path / "blocks.json").write_text(json.dumps(blocks))
-    (tmp_path / "engine_facts.json").write_text(json.dumps(to_plain(make_facts(arm))))
-
-    observations, notes = read_observations([tmp_path / "blocks.json"], ReadOptions())
-
-    assert notes == []
-    assert [item.arm for item in observations] == [arm, arm]
-    assert {item.boot for item in observations} == {"boot"}
-    assert observations[0].facts == make_facts(arm)
-    assert observations[1].block == make_block(arm, index=1)
-
-
-def test_blocks_without_the_facts_beside_them_do_not_say_their_arm(tmp_path: Path) -> None:
-    (tmp_path / "blocks.json").write_text(json.dumps([to_plain(make_block(make_arm()))]))
-    with pytest.raises(ConfigError, match=r"keep engine_facts\.json beside it"):
-        read_observations([tmp_path / "blocks.json"], ReadOptions())
-
-
 def test_record_of_measure_needs_its_arm(tmp_path: Path) -> None:
     arm = make_arm()
     record = {"schema": "specpilot.measure/1", "block": to_plain(make_block(arm))}
@@ -365,13 +258,6 @@ def test_record_of_measure_needs_its_arm(tmp_path: Path) -> None:
     assert faults == []
     assert observation is not None
     assert (observation.arm, observation.boot) == (arm, "b1")
-
-
-def test_record_of_another_schema_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "later.json"
-    path.write_text(json.dumps({"schema": "specpilot.measure/9", "block": {}}))
-    with pytest.raises(ConfigError, match=r"schema 'specpilot\.measure/9' is not known"):
-        read_observations([path], ReadOptions())
 
 
 def test_docs_have_every_column() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,14 +15,8 @@ from hypothesis import strategies as st
 
 from orchestrator import traffic_command
 from orchestrator.errors import ConfigError
-from orchestrator.traffic import (
-    Log,
-    ProfileSettings,
-    profile,
-    profile_lines,
-    read_log,
-    weight_entries,
-)
+from orchestrator.traffic import ProfileSettings, profile, profile_lines, read_log, weight_entries
+from orchestrator.traffic_log import Log, LoggedRequest, check_durations
 from orchestrator.watch_loop import weights_override
 
 
@@ -277,3 +273,91 @@ def test_times_finer_than_milliseconds_are_refused_with_their_unit(
     assert profile(log_of(coarse), ProfileSettings()).span_s == 10
     beside = request(start, start + 10, ts=start * a_second)
     assert profile(log_of(beside), ProfileSettings()).span_s == 10
+
+
+def test_temperature_in_float32_is_the_one_that_was_meant() -> None:
+    sent = (0.7, 0.699999988079071, 0.30000001192092896, 0.3)
+    log = log_of(*(request(n, n + 1, body={"temperature": t}) for n, t in enumerate(sent)))
+    found = profile(log, ProfileSettings())
+
+    assert found.weights == pytest.approx({(1, 0.3): 0.5, (1, 0.7): 0.5})
+    assert len(set(weight_entries(found.weights))) == len(found.weights)
+
+
+@pytest.mark.parametrize("refused", [5, -1, 2.0001, float("nan"), "hot", True, [0.7], 10**400])
+def test_temperature_that_the_engine_refuses_is_no_weight_and_no_default(refused: object) -> None:
+    log = log_of(request(0, 1), request(0, 1, body={"temperature": refused}))
+    found = profile(log, ProfileSettings(default_temperature=1.0))
+
+    assert found.weights == {(2, 0.7): 1.0}
+    said = "1 of 2 requests state a temperature that is none of 0 to 2, which the engine refuses"
+    assert any(text.startswith(said) for text in found.missing)
+    alone = log_of(request(0, 1, body={"temperature": refused}))
+    with pytest.raises(ConfigError, match="states a temperature of 0 to 2; correct those"):
+        profile(alone, ProfileSettings())
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(1, 30), st.integers(1, 9)), min_size=1, max_size=9
+    )
+)
+def test_shares_are_those_of_counting_second_by_second(
+    requests: Iterable[tuple[int, int, int]],
+) -> None:
+    rows = [(start, start + length, tokens) for start, length, tokens in requests]
+    found = profile(log_of(*(request(s, e, **usage(n)) for s, e, n in rows)), ProfileSettings())
+
+    counted: dict[tuple[int, float], float] = {}
+    for second in range(80):
+        running = [(s, e, n) for s, e, n in rows if s <= second < e]
+        if running:
+            level = min((1, 2, 4, 8, 16), key=lambda c: (abs(math.log(len(running) / c)), c))
+            part = sum(n / (e - s) for s, e, n in running) / sum(n for _, _, n in rows)
+            counted[level, 0.7] = counted.get((level, 0.7), 0.0) + part
+    assert found.weights == pytest.approx(counted)
+
+
+def test_effort_grows_with_the_requests_and_not_with_their_pairs() -> None:
+    """Each moment's requests by name would be 10^10 numbers here."""
+    num = 100_000
+    rows = tuple(
+        LoggedRequest(start_s=n, end_s=n + num, temperature=0.7, output_tokens=100)
+        for n in range(num)
+    )
+    found = profile(Log(requests=rows, num_lines=num, skipped={}), ProfileSettings())
+    assert found.most_at_once == num
+    assert sum(found.weights.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("took", "tokens", "says"),
+    [
+        (2500, 100, "such as 2500 s for 100 tokens: is it in milliseconds?"),
+        (0.0025, 100, "such as 0.0025 s for 100 tokens: is it in seconds?"),
+        (7200, None, "such as 7200 s for an answer: is it in milliseconds?"),
+    ],
+)
+def test_durations_that_are_not_believed_are_named_and_most_of_them_refused(
+    took: float, tokens: int | None, says: str
+) -> None:
+    told = {} if tokens is None else usage(tokens)
+    odd, plain = request(0, took, **told), request(0, 2.5, **usage(100))
+    mostly_plain, mostly_odd = log_of(odd, plain, plain), log_of(odd, odd, plain)
+
+    check_durations(mostly_plain)
+    missing = profile(mostly_plain, ProfileSettings()).missing
+    assert any(text.startswith("1 of 3 requests took") and says in text for text in missing)
+    with pytest.raises(ConfigError, match=f"2 of 3 requests took.*{re.escape(says)}"):
+        check_durations(mostly_odd)
+
+
+def test_command_refuses_a_log_in_another_unit(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(request(0, 2500, **usage(100))))
+    with pytest.raises(ConfigError, match="name a duration by its unit"):
+        run(path)
+
+
+def test_long_prompt_and_short_answer_are_believed() -> None:
+    check_durations(log_of(request(0, 300, **usage(1))))
