@@ -13,6 +13,7 @@ from ray import serve
 from ray.serve import Application
 
 from serve_apps.engine.boot_watch import BootProgress
+from serve_apps.engine.door import Door
 from serve_apps.engine.errors import EngineNotRunning
 from serve_apps.engine.http import HttpError
 from serve_apps.engine.spec import EngineSpec
@@ -61,11 +62,12 @@ PRODUCTION_OPTIONS = EngineOptions(
 class Engine:
     """One engine in one Serve replica."""
 
-    async def __init__(self, spec: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, spec: Mapping[str, Any], max_ongoing_requests: int = 64) -> None:  # type: ignore[misc]  # Serve awaits it
         """Boot the engine; the replica is ready when one real completion has come.
 
         Args:
             spec: `EngineSpec.to_dict()`.
+            max_ongoing_requests: Of those that come through the door; as of its options.
 
         Raises:
             EngineBootError: With kind, cause and log tail in its text, which Serve shows as the
@@ -76,6 +78,7 @@ class Engine:
         self._process.start()
         logger.info("engine boot %s: pid %d", self._process.boot_id, self._process.pid)
         facts = await self._process.wait_ready(self._on_progress)
+        self._door = self._process.door(max_ongoing_requests)
         logger.info("engine boot %s: ready in %.1f s", facts.boot_id, facts.boot_time_s)
 
     def _on_progress(self, progress: BootProgress) -> None:
@@ -151,11 +154,36 @@ class Engine:
             detail = f"{type(error).__name__} while forwarding {path}"
             raise EngineNotRunning(self._process.boot_id, detail) from error
 
+    async def door(self, node_id: str) -> tuple[Any, ...]:
+        """Return the ``DoorAddress`` for a router on a node, and listen there from now on.
+
+        Raises:
+            OSError: It cannot listen there.
+        """
+        here = ray.get_runtime_context().get_node_id()
+        host = None if node_id == here else await asyncio.to_thread(_host_of, here)
+        return tuple(await self._door.address(host))
+
     def __del__(self) -> None:
-        """End the engine; Serve calls this once requests are drained, the interpreter again."""
+        """End the engine; Serve calls this once requests are drained, the interpreter again.
+
+        Of those that come through the door Serve knows nothing. They end first, unless Serve ends
+        this replica as too late: ``graceful_shutdown_timeout_s``.
+        """
+        door: Door | None = getattr(self, "_door", None)
+        if door is not None:
+            door.drain()
+            door.close()
         process: EngineProcess | None = getattr(self, "_process", None)
         if process is not None:
             process.stop()
+
+
+def _host_of(node_id: str) -> str:
+    """Return the address under which Ray's other nodes know one."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
+    hosts = [node["NodeManagerAddress"] for node in nodes if node["NodeID"] == node_id]
+    return str(hosts[0])
 
 
 def max_ongoing_requests(max_streams: int) -> int:
@@ -189,7 +217,9 @@ def _deployment_options(options: EngineOptions) -> dict[str, Any]:
 
 def _application(spec: Mapping[str, Any], options: EngineOptions) -> Application:
     checked = EngineSpec.from_dict(spec).to_dict()  # fail here, not in a replica
-    return serve.deployment(**_deployment_options(options))(Engine).bind(checked)
+    return serve.deployment(**_deployment_options(options))(Engine).bind(
+        checked, options.max_ongoing_requests
+    )
 
 
 def trial_app(spec: Mapping[str, Any], options: EngineOptions) -> Application:

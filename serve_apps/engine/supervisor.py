@@ -15,6 +15,7 @@ from typing import Any
 from serve_apps.engine import procfs, record, segments
 from serve_apps.engine.boot_watch import BootProgress, LogWatch, StopReport
 from serve_apps.engine.build import build_facts, cache_variables
+from serve_apps.engine.door import Door
 from serve_apps.engine.enginelog import (
     BootLog,
     Phase,
@@ -150,6 +151,10 @@ class EngineProcess:
     @property
     def _mark(self) -> str:
         return boot_mark(self.boot_id)
+
+    def door(self, most: int) -> Door:
+        """Return a way to this boot for routers, with so many requests at once."""
+        return Door(self.port, self._folder, most=most, is_alive=self.is_alive)
 
     def is_alive(self) -> bool:
         """Return whether the engine's API server runs."""

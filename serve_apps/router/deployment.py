@@ -46,7 +46,7 @@ from serve_apps.router.policy import (
     without_boot_names,
 )
 from serve_apps.router.records import Records, stated_temperature
-from serve_apps.router.upstream import NOT_THERE, Answer, Engines, Passing
+from serve_apps.router.upstream import NOT_THERE, Answer, Engines, FindDoor, Passing, find_door
 
 logger = logging.getLogger(__name__)
 
@@ -90,15 +90,17 @@ class Router:
         self,
         assign_timeout_s: float,
         get_handle: Callable[[str], DeploymentHandle[Any]] = serve.get_app_handle,
+        find_door: FindDoor | None = None,
     ) -> None:
         """Start without weights: every request is answered 503.
 
         Args:
             assign_timeout_s: How long an engine may take to accept a request (not to answer it).
             get_handle: Returns an engine application's handle.
+            find_door: As ``Engines``'.
         """
         self._weights: dict[str, float] = {}
-        self._engines = Engines(get_handle, assign_timeout_s)
+        self._engines = Engines(get_handle, assign_timeout_s, find_door)
         self._source = random.Random()
         self._counts = Counts()
         self._records = Records()
@@ -279,12 +281,15 @@ def _refused(refused: Refusal) -> Response:
     return JSONResponse(error_body(refused), status_code=refused.status, headers=headers)
 
 
-def router_app(*, assign_timeout_s: float = 10.0) -> Application:
+def router_app(
+    *, assign_timeout_s: float = 10.0, find_door: FindDoor | None = find_door
+) -> Application:
     """Return the ingress application; its weights come as `user_config`.
 
     Args:
         assign_timeout_s: How long an engine may take to accept a request before another one gets
             it, or the client a 503: a replica that restarts, or is at max_ongoing_requests.
+        find_door: As ``Engines``'.
     """
     return serve.deployment(
         name=DEPLOYMENT_NAME,
@@ -293,4 +298,4 @@ def router_app(*, assign_timeout_s: float = 10.0) -> Application:
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         graceful_shutdown_timeout_s=GRACEFUL_SHUTDOWN_TIMEOUT_S,
         user_config={"weights": {}},
-    )(Router).bind(assign_timeout_s)
+    )(Router).bind(assign_timeout_s, find_door=find_door)

@@ -98,7 +98,9 @@ def test_run_with_a_merged_chunk_is_not_clean() -> None:
 def test_direct_way_has_no_answers_that_differ_for_it_is_what_is_compared_with() -> None:
     own = (event("a"), DONE)
     bad = Round(direct=(answer(*own),), routed=(answer(own[0] + own[1]),))
-    rows = [line.split(" | ") for line in cell_lines("a cell", [bad]) if line.startswith("|")]
+    rows = [
+        line.split(" | ") for line in cell_lines("a cell", {"way": [bad]}) if line.startswith("|")
+    ]
     column = rows[0].index("answers that differ")
     assert [row[column] for row in rows[2:]] == ["-", "1"]
 

@@ -15,18 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ray.serve import Application
+
 from infra.local.processes import TAG, end_members, reap, start_server, tail
 from serve_apps.apps import engine_entry, router_entry
 from serve_apps.engine.sockets import free_port
 from serve_apps.engine.spec import FAKE_LAUNCHER, EngineSpec
+from serve_apps.router.deployment import router_app
 
 PROJECT = Path(__file__).resolve().parents[3]
 MODEL = "served"
+HANDLES = "/handles"
+"""Route of the router that knows no doors."""
 _HOST = "127.0.0.2"
 """Ray replaces 127.0.0.1 by the machine's outside address."""
 _START_TIMEOUT_S = 180.0
 _CALL_TIMEOUT_S = 60.0
 _LISTENS = re.compile(r"Starting vLLM server on (http://\S+)")
+_ROUTER = re.compile(r"server SERVE_REPLICA_bench-Router-\S+ (\S+) check")
 
 _T = TypeVar("_T")
 
@@ -37,27 +43,33 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """Two ways to each engine."""
+    """The ways to each engine."""
 
     direct: Mapping[str, str]
     """Address of the engine's own HTTP by application."""
     routed: str
     """Address of the route."""
+    others: Mapping[str, str]
+    """Addresses of the route by what stands on the way; empty without HAProxy."""
 
 
 @contextmanager
-def serving(folder: Path, engines: Mapping[str, Mapping[str, str]]) -> Iterator[Ways]:
+def serving(
+    folder: Path, engines: Mapping[str, Mapping[str, str]], *, with_haproxy: bool = False
+) -> Iterator[Ways]:
     """Run router and engines until the block ends.
 
     Args:
         folder: For logs and Ray's session; its path must be short, for unix sockets.
         engines: Knobs of the stand-in by application; the first one gets all that is not pinned.
+        with_haproxy: Whether HAProxy is in front, with Serve's own proxy beside it; then there is
+            a second router, too, which knows no doors.
 
     Raises:
         BenchError: Something did not come up; the text holds the end of its log.
     """
     tag, token = uuid.uuid4().hex, uuid.uuid4().hex
-    dashboard, http_port = free_port(), free_port()
+    dashboard, http_port, proxy_port = free_port(), free_port(), free_port()
     log = folder / "ray.log"
     env = {
         **{name: text for name, text in os.environ.items() if not name.startswith("RAY_")},
@@ -72,22 +84,72 @@ def serving(folder: Path, engines: Mapping[str, Mapping[str, str]]) -> Iterator[
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_apps.router.proxy:middlewares",
+        **(_haproxy_variables(folder, proxy_port) if with_haproxy else {}),
     }
     server = start_server("ray", _ray_command(dashboard, folder), env=env, log=log, cwd=folder)
     api = _Api(f"http://127.0.0.1:{dashboard}", token)
+    front, proxy = (f"http://127.0.0.1:{port}" for port in (http_port, proxy_port))
     try:
         _until(api.answers, lambda: tail(log))
-        api.put(http_port, _applications(folder, engines))
+        api.put(http_port, _applications(folder, engines, with_handles=with_haproxy))
         _until(api.all_running, api.messages)
+        others = {}
+        if with_haproxy:
+            _until(lambda: _router_port(folder) is not None, lambda: "HAProxy knows no router")
+            others = {
+                "router, door": f"http://{_router_port(folder)}",
+                "HAProxy, door": front,
+                "HAProxy, handle": front + HANDLES,
+                "proxy, door": proxy,
+                "proxy, handle": proxy + HANDLES,
+            }
         yield Ways(
             direct={name: _address(folder, name) for name in engines},
-            routed=f"http://127.0.0.1:{http_port}",
+            routed=front,
+            others=others,
         )
     finally:
         left = end_members(tag)
         reap([server])
         if left:
             sys.stderr.write(f"processes that could not be ended: {left}\n")
+
+
+def _haproxy_variables(folder: Path, proxy_port: int) -> dict[str, str]:
+    launcher, state = folder / "specpilot-haproxy", folder / "h"
+    launcher.write_text(  # the installed one may be another checkout's
+        f"#!{sys.executable}\nfrom serve_apps.router.haproxy import main\n\nmain()\n"
+    )
+    launcher.chmod(0o700)
+    first = free_port()
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(state / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(state / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(state),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(state / "server-state"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(state / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(proxy_port),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + 100),
+    }
+
+
+def _router_port(folder: Path) -> str | None:
+    """Return host and port of the router's own HTTP, as HAProxy knows them."""
+    for file in (folder / "h").glob("*/haproxy.cfg"):
+        found = _ROUTER.findall(file.read_text(encoding="utf-8"))
+        if found:
+            return str(found[-1])
+    return None
+
+
+def handle_router(args: Mapping[str, Any]) -> Application:  # noqa: ARG001  Serve gives them
+    """Return a router that reaches engines by Serve's handles alone."""
+    return router_app(find_door=None)
 
 
 def _ray_command(dashboard: int, folder: Path) -> list[str]:
@@ -101,7 +163,9 @@ def _ray_command(dashboard: int, folder: Path) -> list[str]:
     ]
 
 
-def _applications(folder: Path, engines: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+def _applications(
+    folder: Path, engines: Mapping[str, Mapping[str, str]], *, with_handles: bool
+) -> list[dict[str, Any]]:
     first = next(iter(engines))
     specs = {
         name: EngineSpec(
@@ -115,10 +179,13 @@ def _applications(folder: Path, engines: Mapping[str, Mapping[str, str]]) -> lis
         ).to_dict()
         for name, knobs in engines.items()
     }
-    return [
-        *(engine_entry(name, spec) for name, spec in specs.items()),
-        router_entry("bench", {name: float(name == first) for name in engines}),
-    ]
+    weights = {name: float(name == first) for name in engines}
+    routers = [router_entry("bench", weights)]
+    if with_handles:
+        path = "infra.bench.router.cluster:handle_router"
+        entry = router_entry("handles", weights, route_prefix=HANDLES)
+        routers.append({**entry, "import_path": path})
+    return [*(engine_entry(name, spec) for name, spec in specs.items()), *routers]
 
 
 @dataclass(frozen=True, slots=True)

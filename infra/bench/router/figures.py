@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,35 +114,49 @@ def added(
     return difference(range(len(rounds))), low, high
 
 
-def cell_lines(title: str, rounds: Sequence[Round]) -> list[str]:
-    """Return the figures of one cell as Markdown."""
-    known = [sequence(answer.framed.chunks) for each in rounds for answer in each.direct]
+def cell_lines(title: str, ways: Mapping[str, Sequence[Round]]) -> list[str]:
+    """Return the figures of one cell as Markdown.
+
+    Args:
+        title: Of the cell.
+        ways: At least one, by name; the direct answers of all of them are the same ones.
+    """
+    some = next(iter(ways.values()))
+    known = [sequence(answer.framed.chunks) for each in some for answer in each.direct]
     lines = [
-        f"**{title}**, {len(rounds)} rounds",
+        f"**{title}**, {len(some)} rounds",
         "",
-        "| way | answers | TTFT p50 ms | p95 ms | chunks | merged | split | answers that differ | "
-        "chunks in one read with the last |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| way | answers | TTFT p50 ms | p95 ms | added p50 ms | added p95 ms | chunks | merged | "
+        "split | answers that differ | chunks in one read with the last |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name in ("direct", "routed"):
-        answers = [answer for each in rounds for answer in getattr(each, name)]
-        p50, p95 = np.quantile([answer.ttft_s for answer in answers], (0.5, 0.95)) * 1000
-        found = passage(answers, known)
-        differing = "-" if name == "direct" else found.differing  # it is what is compared with
-        lines.append(
-            f"| {name} | {found.num_answers} | {p50:.2f} | {p95:.2f} | {found.num_chunks} | "
-            f"{found.merged} | {found.split} | {differing} | {found.shared_reads} |"
-        )
-    ends = [[1000 * value for value in added(rounds, share)] for share in (0.5, 0.95)]
-    lines += [
-        "",
-        "added by the router's way: "
-        + "; ".join(
-            f"p{share} {value:.2f} ms [{low:.2f}, {high:.2f}]"
-            for share, (value, low, high) in zip((50, 95), ends, strict=True)
-        ),
-    ]
+    direct = [answer for each in some for answer in each.direct]
+    lines.append(_row("direct", direct, known, ("-", "-")))
+    for name, rounds in ways.items():
+        routed = [answer for each in rounds for answer in each.routed]
+        lines.append(_row(name, routed, known, [_added(rounds, share) for share in (0.5, 0.95)]))
     return lines
+
+
+def _added(rounds: Sequence[Round], share: float) -> str:
+    value, low, high = (1000 * each for each in added(rounds, share))
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _row(
+    name: str,
+    answers: Sequence[Answer],
+    known: Sequence[tuple[object, ...]],
+    more: Sequence[str],
+) -> str:
+    p50, p95 = np.quantile([answer.ttft_s for answer in answers], (0.5, 0.95)) * 1000
+    found = passage(answers, known)
+    differing = "-" if name == "direct" else found.differing  # it is what is compared with
+    return (
+        f"| {name} | {found.num_answers} | {p50:.2f} | {p95:.2f} | {' | '.join(more)} | "
+        f"{found.num_chunks} | {found.merged} | {found.split} | {differing} | "
+        f"{found.shared_reads} |"
+    )
 
 
 def is_clean(rounds: Sequence[Round]) -> bool:

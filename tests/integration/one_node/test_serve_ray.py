@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,8 +21,9 @@ from typing import Any
 import pytest
 import ray
 
-from one_node.conftest import OneNode
+from one_node.conftest import HOST, OneNode
 from serve_apps.engine import procfs
+from serve_apps.engine.door import DoorAddress
 from serve_apps.engine.errors import BootFailure, boot_error_from_text
 from serve_apps.engine.spec import BOOT_ID_VARIABLE, FAKE_LAUNCHER, EngineSpec
 
@@ -31,6 +33,7 @@ with warnings.catch_warnings():  # Serve's own use of pydantic is deprecated
 
     from serve_apps.apps import engine_entry, router_entry
     from serve_apps.engine.deployment import EngineOptions, trial_app
+    from serve_apps.router.passage import Items, request_bytes
 
 pytestmark = [
     pytest.mark.integration,
@@ -279,6 +282,70 @@ def test_router_without_an_engine_says_503_in_openai_shape(
     assert status == 503
     assert int(headers["retry-after"]) > 0
     assert json.loads(body)["error"]["code"] == 503
+
+
+def _door(engine: Any, *, is_here: bool) -> DoorAddress:
+    node_id = ray.get_runtime_context().get_node_id() if is_here else "another"
+    return DoorAddress(*engine.door.remote(node_id).result())
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_engine_that_is_ended_finishes_what_came_through_its_door(
+    cluster: Cluster, make_spec: Any, *, is_here: bool
+) -> None:
+    """Serve knows nothing of such a stream, and must not end the replica under it."""
+    name = f"trial-door-{is_here}"
+    options = EngineOptions(graceful_shutdown_timeout_s=60.0)
+    app = trial_app(make_spec(STEP_S="0.02"), options)
+    serve.run_many([serve.RunTarget(target=app, name=name, route_prefix=None)])
+    engine = serve.get_app_handle(name)
+    boot_id = engine.boot_id.remote().result()
+    door = _door(engine, is_here=is_here)
+    assert (door.path is not None) == is_here
+    assert door.host == (None if is_here else HOST)
+    body = json.dumps(_completion(max_tokens=600, stream=True)).encode()
+    request = request_bytes("POST", "/v1/completions", {"content-type": "application/json"}, body)
+
+    async def read() -> list[bytes]:
+        items = Items(door, name, request)
+        found = [item async for item in _deleting(items)]
+        return [item for item in found if isinstance(item, bytes)]
+
+    async def _deleting(items: Items) -> AsyncIterator[object]:
+        yield await anext(items)
+        yield await anext(items)
+        serve.delete(name, _blocking=False)
+        async for item in items:
+            yield item
+
+    chunks = asyncio.run(read())
+    assert chunks[-1] == b"data: [DONE]\n\n"
+    assert len(chunks) > 600
+    _until(lambda: name not in serve.status().applications)
+    _until(lambda: not _processes(boot_id))
+
+
+def test_router_goes_through_the_doors_of_its_engines(
+    cluster: Cluster, production: Callable[..., None]
+) -> None:
+    production(engine_1=1.0)
+
+    def unix_sockets() -> str:
+        return Path("/proc/net/unix").read_text()
+
+    door = _door(serve.get_app_handle("engine-1"), is_here=True)
+    _until(lambda: cluster.request("GET", "/health")[1]["x-specpilot-version"] == "engine-1")
+
+    def is_used() -> bool:
+        stream = _open_stream(cluster, max_tokens=50)
+        came = stream.recv(200)
+        count = unix_sockets().count(str(door.path))
+        while b"[DONE]" not in came:
+            came += stream.recv(65536)
+        stream.close()
+        return count > 1  # the one that listens, and the stream's
+
+    _until(is_used)
 
 
 def test_client_that_disconnects_aborts_the_request_in_the_engine(
