@@ -28,6 +28,7 @@ from orchestrator.config_types import (
     SearchConfig,
     StudyConfig,
 )
+from orchestrator.core.lines import one_line
 from orchestrator.errors import ConfigError
 
 __all__ = [
@@ -70,17 +71,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
     try:
         return _composed(path, overrides)
     except ConfigError as error:
-        where, problem, remedy = map(_line, (error.where, error.problem, error.remedy))
+        parts = (error.where, error.problem, error.remedy)
+        where, problem, remedy = (one_line(part, _MAX_CHARS) for part in parts)
         raise ConfigError(where or "''", problem, remedy) from error
-
-
-def _line(text: str) -> str:
-    """Return a text as one line of a bearable length."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    if len(line) <= _MAX_CHARS:
-        return line
-    half = _MAX_CHARS // 2
-    return f"{line[:half]}...{line[-half:]}"
 
 
 def _composed(path: Path, overrides: Sequence[str]) -> StudyConfig:

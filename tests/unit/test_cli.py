@@ -16,6 +16,7 @@ import pytest
 from orchestrator import cli, commands
 from orchestrator.config import CONF_DIR, StudyConfig
 from orchestrator.errors import ConfigError, PromotionError, StudyStopped
+from orchestrator.exit_status import ExitStatus
 from orchestrator.version import VERSION
 
 PROJECT = CONF_DIR.parent
@@ -201,7 +202,7 @@ def test_sigterm_ends_a_command_in_order(
 
 
 def _nothing_promoted(_config: StudyConfig, **_options: object) -> int:
-    return commands.ExitStatus.NOTHING_PROMOTED
+    return ExitStatus.NOTHING_PROMOTED
 
 
 def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
