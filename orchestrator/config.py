@@ -185,12 +185,19 @@ def _read(path: Path) -> DictConfig:
         raise ConfigError(str(path), f"cannot be read ({error})", "give a study file") from error
     try:
         layer = OmegaConf.create(text)
+    except AssertionError as error:  # OmegaConf's, of a number and the like
+        raise _no_mapping(path) from error
     except Exception as error:  # the YAML reader's own errors, which OmegaConf passes on
         reason = " ".join(str(error).replace('in "<unicode string>", ', "").split())
         raise ConfigError(str(path), f"is not YAML ({reason})", "correct the file") from error
-    if not isinstance(layer, DictConfig):
-        raise ConfigError(str(path), "is not a mapping", "write keys and values")
+    # Of a single word OmegaConf makes a key.
+    if not isinstance(layer, DictConfig) or list(layer.keys()) == [text.strip()]:
+        raise _no_mapping(path)
     return layer
+
+
+def _no_mapping(path: Path) -> ConfigError:
+    return ConfigError(str(path), "is not a mapping", "write keys and values, as in name: mine")
 
 
 def _override(item: str) -> DictConfig:

@@ -105,13 +105,15 @@ ALLOWED: dict[str, set[str]] = {
         *("core", "errors", "events", "ports"),
         *("production_stage", "promotion_course", "promotion_record", "promotion_steps"),
     },
-    "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
+    "prepare_prompts": {"adapters", "canaries", "config", "core", "errors", "load"},
+    "prepare": {"adapters", "config", "core", "errors", "load", "prepare_prompts", "version"},
     "cluster": {"adapters", "config", "core", "errors"},
     "clean": {"adapters", "cluster", "core", "errors"},
     "clean_command": {"clean", "core", "errors"},
     "compose": {
         *("adapters", "canaries", "config", "core", "errors", "load", "lossless_answers"),
-        *("ports", "prepare", "prove", "serve_apps", "study_trial", "trial", "version"),
+        *("ports", "prepare", "prepare_prompts", "prove", "serve_apps", "study_trial", "trial"),
+        "version",
     },
     "delivery": {
         *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),
