@@ -79,9 +79,7 @@ def plan(config: StudyConfig) -> ExitStatus:
         max_tokens=load.max_tokens,
     )
     printer = _printer()
-    printer.lines(
-        [f"study {config.name}", *lines, "simulating such studies, a minute at most:"]
-    )
+    printer.lines([f"study {config.name}", *lines, "simulating such studies, a minute at most:"])
     printer.lines([*format_forecast(forecast(question, race, times)), *prepared.notes])
     return ExitStatus.DONE
 

@@ -18,7 +18,7 @@ STUDY_END_S = 60.0
 """What a study is given to end its trials, as `ray job stop` gives it."""
 
 NOT_STARTED = "was not started"
-_MEANINGS = {
+_MEANINGS: dict[int, str] = {
     ExitStatus.DONE: "done",
     ExitStatus.BAD_INPUT: "bad input",
     ExitStatus.NOTHING_PROMOTED: "nothing was promoted",

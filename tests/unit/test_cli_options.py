@@ -146,7 +146,7 @@ def test_any_number_of_a_study_is_taken_or_refused_in_a_line(
     key: str, capsys: Captured, tmp_path: Path
 ) -> None:
     name, _, length = key.rstrip("]").partition("[")
-    for value in NUMBERS:
+    for value in ("1e308", "nan", "-inf", "0", MANY[:400]):
         given = f"[{','.join([value] * int(length))}]" if length else value
         status = cli.main(["plan", STUDY, f"{name}={given}"])
         said = capsys.readouterr()
