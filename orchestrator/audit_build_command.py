@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,8 +88,7 @@ def run(args: argparse.Namespace) -> int:
         MeasurementError: It took longer than the timeout.
     """
     plan = _plan(args)
-    with _ended_in_order():
-        audit = audit_build(args.build, plan, tell=_tell)
+    audit = audit_build(args.build, plan, tell=_tell)
     lines = format_audit(audit, plan)
     if args.json:
         lines = [json.dumps(audit_record(audit, args.build, plan), indent=1, allow_nan=False)]
@@ -192,23 +189,6 @@ def _rules(text: str) -> Sequence[str]:
         problem = f"{unknown[0]!r} is no rule" if unknown else "it names no rule"
         raise ConfigError("--rules", problem, f"give some of {', '.join(RULES)}")
     return list(dict.fromkeys(rules))
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM and a hang-up end the children and remove their files, as Ctrl-C does."""
-    numbers = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is signal.SIG_DFL
-    ]
-    for number in numbers:
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _tell(line: str) -> None:

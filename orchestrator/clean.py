@@ -18,6 +18,7 @@ from orchestrator.cluster import (
     trial_applications,
 )
 from orchestrator.core.leftovers import Circumstances, Condition, Kind, Leftover, judge, worst
+from orchestrator.core.lines import one_line
 from orchestrator.errors import ConfigError, TransientError
 
 RAY = "Ray"
@@ -31,6 +32,8 @@ class Survey:
 
     things: tuple[Leftover, ...]
     notes: tuple[str, ...]
+    folder: str
+    """The state folder, on every node the same."""
     has_ray: bool
     is_whole: bool = True
     """Whether everything was looked at: all nodes of the Ray, and its leases. Where there is no
@@ -41,7 +44,7 @@ def survey(asked: frozenset[str]) -> Survey:
     """Look at what studies left; changes nothing.
 
     Args:
-        asked: Studies that a person named.
+        asked: Studies that a person named, by their ids or as these are shown.
     """
     try:
         connect()
@@ -94,6 +97,8 @@ def _judged(
         for study_id, condition in node.conditions.items():
             conditions[study_id] = worst({condition, conditions.get(study_id, condition)})
     found = [*of_ray, *(item for node in machines for item in node.found)]
+    shown = {one_line(item.study_id): item.study_id for item in found if item.study_id}
+    asked = asked | {shown[text] for text in asked if text in shown}
     unread = [text for node in machines for text in node.unread]
     known = Circumstances(
         conditions=conditions,
@@ -106,6 +111,7 @@ def _judged(
     return Survey(
         things=tuple(judge(found, known)),
         notes=(*notes, *unread),
+        folder=str(state_dir()),
         has_ray=has_ray,
         is_whole=not unread,
     )

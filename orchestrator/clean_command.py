@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.core.leftovers import Leftover
+from orchestrator.core.lines import one_line
 from orchestrator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from orchestrator.clean import Survey
 
 HELP = "show what dead studies left on all nodes; remove it with --yes"
 DESCRIPTION = f"""\
@@ -23,7 +27,6 @@ and compile caches are never touched. Without a running Ray only this node is lo
 Exit status: 0 if it could look, and everything to be removed is gone; 1 if something stays.
 """
 MAX_DETAIL = 160
-_ID = re.compile(r"[a-z0-9-]+")
 
 
 def add_parser(
@@ -54,20 +57,16 @@ def run(args: argparse.Namespace) -> int:
         args: What ``add_parser``'s parser has read.
 
     Raises:
-        ConfigError: An id is none, or a study began meanwhile.
+        ConfigError: Nothing of a named study is there, or a study began meanwhile.
     """
     asked = frozenset(args.study)
-    for study_id in asked:
-        if not _ID.fullmatch(study_id):
-            raise ConfigError(
-                "--study", f"'{study_id}' is no id of a study",
-                "give the id that the study printed, as in `clean` without --study",
-            )  # fmt: skip
     # Ray takes seconds to import; a typing error should not.
     from orchestrator import clean  # noqa: PLC0415
 
     found = clean.survey(asked)
-    sys.stdout.writelines(f"{line}\n" for line in format_survey(found.things, found.notes))
+    _require_known(asked, found)
+    lines = format_survey(found.things, found.notes, found.folder)
+    sys.stdout.writelines(f"{one_line(line)}\n" for line in lines)
     removable = [item for item in found.things if item.is_kept_because is None]
     if not removable:
         return 0 if found.is_whole else 1
@@ -76,13 +75,29 @@ def run(args: argparse.Namespace) -> int:
         return 0 if found.is_whole else 1
     left = clean.remove(found, asked)
     gone = "" if left else f"removed {len(removable)}\n"
-    sys.stdout.writelines([*(f"stays: {text}\n" for text in left), gone])
+    sys.stdout.writelines([*(f"stays: {one_line(text)}\n" for text in left), gone])
     return 0 if found.is_whole and not left else 1
 
 
-def format_survey(things: Sequence[Leftover], notes: Iterable[str]) -> list[str]:
+def _require_known(asked: Collection[str], found: Survey) -> None:
+    """See that something is there of every study that was named, where all was looked at.
+
+    Raises:
+        ConfigError: Nothing is: the id is a slip, or the study ran elsewhere.
+    """
+    named = {one_line(item.study_id) for item in found.things if item.study_id is not None}
+    for study_id in sorted(asked):
+        if found.is_whole and one_line(study_id) not in named:
+            raise ConfigError(
+                "--study", f"nothing of a study '{study_id}' is in {found.folder}"
+                + (" or on this Ray" if found.has_ray else " or runs here"),
+                "give an id as `clean` without --study shows it, or set SPECPILOT_STATE_DIR",
+            )  # fmt: skip
+
+
+def format_survey(things: Sequence[Leftover], notes: Iterable[str], folder: str) -> list[str]:
     """Return what was found as lines: notes, what may be removed, what is left alone."""
-    lines = list(notes)
+    lines = [*notes, f"state folder: {folder}"]
     for title, part in (
         ("to be removed", [item for item in things if item.is_kept_because is None]),
         ("left alone", [item for item in things if item.is_kept_because is not None]),
@@ -91,10 +106,9 @@ def format_survey(things: Sequence[Leftover], notes: Iterable[str]) -> list[str]
             lines += [f"{title}:", *(f"  {_line(item)}" for item in part)]
     if things:
         return lines
-    return [
-        *lines,
-        "nothing was found where it was looked" if lines else "nothing is left of any study",
-    ]
+    is_all = len(lines) == 1
+    found = "nothing is left of any study" if is_all else "nothing was found where it was looked"
+    return [*lines, found]
 
 
 def _line(item: Leftover) -> str:

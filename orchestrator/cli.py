@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from orchestrator import (
     audit_build_command,
@@ -25,7 +26,10 @@ from orchestrator import (
 )
 from orchestrator.adapters.clock import SystemClock
 from orchestrator.config import StudyConfig, load_config
+from orchestrator.core.lines import one_line
 from orchestrator.errors import ConfigError, OrchestratorError, StudyStopped
+from orchestrator.exit_status import ExitStatus
+from orchestrator.interrupts import ended_like_ctrl_c
 from orchestrator.stopping import Stop
 from orchestrator.version import VERSION
 from orchestrator.version_tags import version_number_of
@@ -91,9 +95,21 @@ WITHOUT_STUDY = {
 and runs to a status."""
 
 
+MAX_NAME, MAX_PROBLEM = 300, 2000
+"""Characters of what an error is about, which somebody may have typed, and of what is wrong."""
+
+
+class Grammar(argparse.ArgumentParser):
+    """Refuses with the usage and one bearable line, whatever was typed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and leave with the status of bad input."""
+        super().error(one_line(message, MAX_NAME))
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line's grammar."""
-    root = argparse.ArgumentParser(
+    root = Grammar(
         prog="python -m orchestrator",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -122,7 +138,10 @@ def parser() -> argparse.ArgumentParser:
             _add_watch_options(sub)
         if name == "study":
             sub.add_argument(
-                "--resume", metavar="ID", help="go on with a study whose driver ended too early"
+                "--resume",
+                type=_study_id,
+                metavar="ID",
+                help="go on with a study whose driver ended too early",
             )
     for module in WITHOUT_STUDY.values():
         module.add_parser(subparsers)
@@ -141,39 +160,56 @@ def _add_watch_options(sub: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
     _prepare_output()
-    args = _parsed(argv)
     try:
-        status = _run(args)
-        sys.stdout.flush()
-        return status
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        with ended_like_ctrl_c():
+            status = _run(_parsed(argv))
+            sys.stdout.flush()
+            return status
     except BrokenPipeError:
         _drop_output()  # nobody reads on
-        return 1
+        return ExitStatus.FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
-    except StudyStopped as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 130
+        return ExitStatus.INTERRUPTED
     except OrchestratorError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        print(f"error: {_in_lines(error)}", file=sys.stderr)
+        return _status_of(error)
     except OSError as error:
-        if error.filename is not None:
-            print(f"error: {os.fsdecode(error.filename)}: {error.strerror}", file=sys.stderr)
-            return 1
-        if error.errno not in (errno.ENOSPC, errno.EBADF):
-            traceback.print_exc()
-            return 1
-        _drop_output()
-        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
-        return 1
+        return _said_of_the_system(error)
     except Exception:  # noqa: BLE001  the last boundary: status 1 must not look like bad input
         traceback.print_exc()
-        return 1
+        return ExitStatus.FAILED
+
+
+def _status_of(error: OrchestratorError) -> ExitStatus:
+    if isinstance(error, ConfigError):
+        return ExitStatus.BAD_INPUT
+    return ExitStatus.INTERRUPTED if isinstance(error, StudyStopped) else ExitStatus.FAILED
+
+
+def _in_lines(error: OrchestratorError) -> str:
+    """Return an error with its own lines and none that stand in a name or value."""
+    text = str(error)
+    if isinstance(error, ConfigError):
+        where, problem = one_line(error.where, MAX_NAME), one_line(error.problem, MAX_PROBLEM)
+        text = f"{where}: {problem}; {error.remedy}"
+    return "\n".join(one_line(line) for line in text.split("\n"))
+
+
+def _said_of_the_system(error: OSError) -> ExitStatus:
+    """Say what the system refused, and return what it means for the command."""
+    if error.filename is not None:
+        name = one_line(os.fsdecode(error.filename), MAX_NAME)
+        print(f"error: {name}: {error.strerror}", file=sys.stderr)
+        # No system made such a name: it was typed.
+        is_typed = error.errno == errno.ENAMETOOLONG
+        return ExitStatus.BAD_INPUT if is_typed else ExitStatus.FAILED
+    if error.errno not in (errno.ENOSPC, errno.EBADF):
+        traceback.print_exc()
+        return ExitStatus.FAILED
+    _drop_output()
+    print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+    return ExitStatus.FAILED
 
 
 def _prepare_output() -> None:
@@ -189,6 +225,9 @@ def _prepare_output() -> None:
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments; argparse alone takes no override that stands behind an option."""
     grammar = parser()
+    argv = sys.argv[1:] if argv is None else argv
+    if any("\0" in text for text in argv):
+        grammar.error("an argument has a character that no system takes in one")
     args, rest = grammar.parse_known_args(argv)
     if args.command in COMMANDS and not any(text.startswith("-") for text in rest):
         args.overrides += rest
@@ -203,6 +242,12 @@ def _version_number(text: str) -> int:
     except ValueError as error:
         problem = "give the number of a registered version, 1 or more"
         raise argparse.ArgumentTypeError(problem) from error
+
+
+def _study_id(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: give the id that the study printed")
+    return text
 
 
 def _run(args: argparse.Namespace) -> int:

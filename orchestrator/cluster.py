@@ -41,6 +41,14 @@ NODES_WAIT_S = 30.0
 """Longest wait for the nodes to end what dead boots left; a stopped study has to go, too."""
 
 
+CONNECT_S, GRPC_S = 5.0, 5.0
+"""Longest waits for a connection to the address that was named, and for gRPC's first bytes."""
+
+_SETTINGS = b"\x04"
+_HTTP2_EMPTY_SETTINGS = b"\0\0\0" + _SETTINGS + b"\0\0\0\0\0"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _HTTP2_EMPTY_SETTINGS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The Ray cluster that this process joined."""
@@ -80,7 +88,12 @@ def connect() -> Any:
     """
     address = os.environ.get("RAY_ADDRESS", "auto")
     try:
-        _require_answer(address)
+        is_none = address != "auto" and not _answers_grpc(address)
+    except (OSError, ValueError) as error:
+        raise _no_ray(address, "no running Ray answers") from error
+    if is_none:
+        raise _no_ray(address, "no running Ray answers: what listens there is something else")
+    try:
         with _sigterm_kept():
             return ray.init(
                 address=address,
@@ -89,10 +102,12 @@ def connect() -> Any:
                 ignore_reinit_error=True,
             )
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"ray at '{address}'", "no running Ray answers",
-            "start one and use `ray job submit`, or set RAY_ADDRESS",
-        ) from error  # fmt: skip
+        raise _no_ray(address, "no running Ray answers") from error
+
+
+def _no_ray(address: str, problem: str) -> ConfigError:
+    remedy = "start one and use `ray job submit`, or set RAY_ADDRESS"
+    return ConfigError(f"ray at '{address}'", problem, remedy)
 
 
 @contextmanager
@@ -124,14 +139,38 @@ def join_guarded_ray(config: StudyConfig) -> Cluster:
     return cluster
 
 
-def _require_answer(address: str) -> None:
-    """Raise OSError or ValueError where nobody listens: Ray itself would try for many minutes.
+def _answers_grpc(address: str) -> bool:
+    """Return whether what listens at an address speaks gRPC: Ray would try others for minutes.
 
-    ``auto`` is looked up by Ray at once; ``local``, which would start a Ray, is no address.
+    Of ``auto``, which Ray looks up at once, nothing has to be asked; ``local``, which would start a
+    Ray, is no address.
+
+    Raises:
+        OSError: Nobody listens.
+        ValueError: It is no address.
     """
-    if address != "auto":
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        socket.create_connection((host, int(port)), timeout=5.0).close()
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=CONNECT_S) as connection:
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return True  # its certificates are Ray's to read
+        try:
+            connection.sendall(_HTTP2_PREFACE)
+            # A server of HTTP/2 begins by its settings (RFC 9113, 3.4), whoever asks.
+            return _received(connection, len(_HTTP2_EMPTY_SETTINGS))[3:4] == _SETTINGS
+        except OSError:
+            return False
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    """Return the first bytes that come within ``GRPC_S``, fewer where it ends before."""
+    deadline, got = time.monotonic() + GRPC_S, b""
+    while len(got) < size:
+        connection.settimeout(max(0.01, deadline - time.monotonic()))
+        more = connection.recv(size - len(got))
+        if not more or time.monotonic() > deadline:
+            break
+        got += more
+    return got
 
 
 def require_free_board(config: StudyConfig, *, wait_s: float = BOARD_WAIT_S) -> Cluster:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from orchestrator import compose
@@ -29,6 +28,7 @@ from orchestrator.core.takeover import Kind, PromotionStep
 from orchestrator.delivery import Delivery, delivery
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.events import Printer
+from orchestrator.exit_status import ExitStatus
 from orchestrator.forecast import Times, forecast
 from orchestrator.incumbent import comparable_champion, incumbent_arm
 from orchestrator.journal import StudyState
@@ -56,16 +56,6 @@ from orchestrator.resume import (
 from orchestrator.stopping import CLOSE_S, SWEEP_S, Stop, within
 
 
-class ExitStatus(IntEnum):
-    """What the command's exit status means."""
-
-    DONE = 0
-    FAILED = 1
-    BAD_INPUT = 2
-    NOTHING_PROMOTED = 3
-    """Of ``premises``: something is stale, so that nothing may be promoted on it."""
-
-
 def plan(config: StudyConfig) -> ExitStatus:
     """Print what the study would do; starts nothing and needs neither engine nor Ray."""
     prepared = prepare(config, models_must_exist=False)
@@ -89,7 +79,7 @@ def plan(config: StudyConfig) -> ExitStatus:
         max_tokens=load.max_tokens,
     )
     printer = _printer()
-    printer.lines([f"study {config.name}", *lines, "simulating such studies, some 10 s:"])
+    printer.lines([f"study {config.name}", *lines, "simulating such studies, a minute at most:"])
     printer.lines([*format_forecast(forecast(question, race, times)), *prepared.notes])
     return ExitStatus.DONE
 
@@ -108,7 +98,7 @@ def study(config: StudyConfig, *, resume: str | None, command: str, stop: Stop) 
     config = prepared.config
     for note in prepared.notes:
         printer.say(note)
-    with StudyFile(resume or new_study_id(prepared), printer.say) as file:
+    with StudyFile(new_study_id(prepared) if resume is None else resume, printer.say) as file:
         earlier = None if resume is None else read_state(file)
         registry = compose.registry(config)
         if earlier is None:

@@ -37,7 +37,8 @@ from orchestrator.load.settings import LoadSettings
 from orchestrator.load.streams import HttpLoad
 from orchestrator.load.workload import Workload
 from orchestrator.lossless_answers import NUM_TOP, TextTest
-from orchestrator.prepare import SAMPLED, proof_tasks
+from orchestrator.prepare import SAMPLED
+from orchestrator.prepare_prompts import proof_tasks
 from orchestrator.prove import EngineProver, ProofPlan
 from orchestrator.study_trial import TrialOrder
 from orchestrator.trial import Trial, TrialPorts, TrialSpec

@@ -28,6 +28,7 @@ from orchestrator.config_types import (
     SearchConfig,
     StudyConfig,
 )
+from orchestrator.core.lines import one_line
 from orchestrator.errors import ConfigError
 
 __all__ = [
@@ -70,17 +71,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
     try:
         return _composed(path, overrides)
     except ConfigError as error:
-        where, problem, remedy = map(_line, (error.where, error.problem, error.remedy))
+        parts = (error.where, error.problem, error.remedy)
+        where, problem, remedy = (one_line(part, _MAX_CHARS) for part in parts)
         raise ConfigError(where or "''", problem, remedy) from error
-
-
-def _line(text: str) -> str:
-    """Return a text as one line of a bearable length."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    if len(line) <= _MAX_CHARS:
-        return line
-    half = _MAX_CHARS // 2
-    return f"{line[:half]}...{line[-half:]}"
 
 
 def _composed(path: Path, overrides: Sequence[str]) -> StudyConfig:
@@ -192,12 +185,19 @@ def _read(path: Path) -> DictConfig:
         raise ConfigError(str(path), f"cannot be read ({error})", "give a study file") from error
     try:
         layer = OmegaConf.create(text)
+    except AssertionError as error:  # OmegaConf's, of a number and the like
+        raise _no_mapping(path) from error
     except Exception as error:  # the YAML reader's own errors, which OmegaConf passes on
         reason = " ".join(str(error).replace('in "<unicode string>", ', "").split())
         raise ConfigError(str(path), f"is not YAML ({reason})", "correct the file") from error
-    if not isinstance(layer, DictConfig):
-        raise ConfigError(str(path), "is not a mapping", "write keys and values")
+    # Of a single word OmegaConf makes a key.
+    if not isinstance(layer, DictConfig) or list(layer.keys()) == [text.strip()]:
+        raise _no_mapping(path)
     return layer
+
+
+def _no_mapping(path: Path) -> ConfigError:
+    return ConfigError(str(path), "is not a mapping", "write keys and values, as in name: mine")
 
 
 def _override(item: str) -> DictConfig:

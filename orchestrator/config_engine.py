@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from orchestrator.config_places import require
+from orchestrator.config_places import require, require_seconds
 from orchestrator.core.secrecy import require_no_secret
 from serve_apps.engine.spec import argument_fault, variable_fault
 
@@ -64,15 +63,8 @@ class EngineConfig:
         Raises:
             ConfigError: A value is out of range, a key is specpilot's own, or two builds are one.
         """
-        for name, what in (("boot_timeout_s", "may take"), ("boot_silence_s", "may be silent")):
-            value = getattr(self, name)
-            problem = f"{value} is not above 0"
-            require(
-                0 < value < math.inf,
-                f"engine.{name}",
-                problem,
-                f"give the seconds that a boot {what}",
-            )
+        for name in ("boot_timeout_s", "boot_silence_s", "stop_timeout_s", "expected_boot_s"):
+            require_seconds(f"engine.{name}", getattr(self, name))
         _check_build("engine", self.build, self.env)
         for key, value in self.args.items():
             fault = argument_fault(str(key), value)
@@ -81,14 +73,6 @@ class EngineConfig:
         for index, other in enumerate(self.builds):
             _check_build(f"engine.builds[{index}]", other.build, other.env)
         self._check_apart()
-        for name, what in (("stop_timeout_s", "stop"), ("expected_boot_s", "boot")):
-            value = getattr(self, name)
-            require(
-                0 < value < math.inf,
-                f"engine.{name}",
-                f"{value} is not above 0 and finite",
-                f"give the seconds that a {what} takes",
-            )
 
     def _check_apart(self) -> None:
         """Check that no two builds have one name or are one engine."""

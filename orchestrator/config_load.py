@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.config_places import require
+from orchestrator.config_places import require, require_count, require_seconds
 
 MAX_STREAMS = 65_535
 """One client has no more ports towards one engine."""
+MAX_TOKENS, MAX_BLOCK_TOKENS, MAX_REPEATS = 10**7, 10**12, 1000
+"""Tokens of an answer, more than any model's context; of a block; blocks of a cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +91,10 @@ class LoadConfig:
                 "give whole numbers in that range",
             )
         for rate in self.request_rates:
-            problem = f"{rate} is not above 0 and finite"
-            require(0 < rate < math.inf, "load.request_rates", problem, "give arrivals per second")
+            problem = f"{rate:.6g} is not above 0 to {MAX_STREAMS}"
+            require(
+                0 < rate <= MAX_STREAMS, "load.request_rates", problem, "give arrivals per second"
+            )
         for name in ("streams", "request_rates", "temperatures"):
             values = getattr(self, name)
             problem = f"{list(values)} names a value twice, in the six digits that name a cell"
@@ -128,28 +131,21 @@ class LoadConfig:
             require(-2 <= value <= 2, f"load.{name}", problem, "use 0 for off")
 
     def _check_times(self) -> None:
-        problem = f"{self.max_tokens} is below 2"
-        require(self.max_tokens >= 2, "load.max_tokens", problem, "give 2 or more")
+        require_count("load.max_tokens", self.max_tokens, MAX_TOKENS, least=2)
         for name in ("block_s", "request_timeout_s", "stall_timeout_s", "block_silence_s"):
             value = getattr(self, name)
-            problem = f"{value} is not above 0 and finite"
-            require(value is None or 0 < value < math.inf, f"load.{name}", problem, "give seconds")
-        require(
-            self.max_in_flight <= MAX_STREAMS,
-            "load.max_in_flight",
-            f"{self.max_in_flight} is above {MAX_STREAMS}",
-            "give less",
-        )
-        for name in ("blocks_per_cell", "block_tokens", "max_in_flight", "warmup_max_tokens"):
-            value = getattr(self, name)
-            problem = f"{value} is below 1"
-            require(value is None or value >= 1, f"load.{name}", problem, "give at least 1")
-        require(
-            self.warmup_requests_per_stream >= 0,
-            "load.warmup_requests_per_stream",
-            f"{self.warmup_requests_per_stream} is below 0",
-            "give 0 or more",
-        )
+            if value is not None:
+                require_seconds(f"load.{name}", value)
+        for name, most in (
+            ("blocks_per_cell", MAX_REPEATS),
+            ("max_in_flight", MAX_STREAMS),
+            ("warmup_max_tokens", MAX_TOKENS),
+        ):
+            require_count(f"load.{name}", getattr(self, name), most)
+        if self.block_tokens is not None:
+            require_count("load.block_tokens", self.block_tokens, MAX_BLOCK_TOKENS)
+        warmup = self.warmup_requests_per_stream
+        require_count("load.warmup_requests_per_stream", warmup, MAX_REPEATS, least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,37 @@ def require(condition: bool, where: str, problem: str, remedy: str) -> None:
         raise ConfigError(where, problem, remedy)
 
 
+LONGEST_S = 86_400
+"""A day: what is longer was meant in other units."""
+MAX_GIB, MAX_GPUS = 1_000_000, 1024
+"""More memory, and more GPUs, than any machine has."""
+
+
+def require_seconds(where: str, value: float, *, or_zero: bool = False) -> None:
+    """Check a time of the configuration: above 0, or 0 where that is allowed, and up to a day.
+
+    Raises:
+        ConfigError: It is no such time.
+    """
+    least = "0" if or_zero else "above 0"
+    require(
+        0 < value <= LONGEST_S or (or_zero and value == 0),
+        where,
+        f"{value:.6g} is not {least} to {LONGEST_S}",
+        "give seconds, a day at most",
+    )
+
+
+def require_count(where: str, value: int, most: int, *, least: int = 1) -> None:
+    """Check a whole number of the configuration.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    problem = f"{value} is not {least} to {most}"
+    require(least <= value <= most, where, problem, "give a number in that range")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """The kind of node that a trial runs on and the Ray resources that stand for it."""
@@ -50,9 +81,9 @@ class NodeConfig:
         """
         floor = self.min_mem_available_gib
         require(
-            floor is None or 0 < floor < math.inf,
+            floor is None or 0 < floor <= MAX_GIB,
             "node.min_mem_available_gib",
-            f"{floor} is not above 0",
+            f"{floor} is not above 0 to {MAX_GIB}",
             "give GiB, or null for no floor",
         )
         require(
@@ -62,7 +93,7 @@ class NodeConfig:
             "give seconds, such as 1",
         )
         require(
-            0 <= self.num_gpus < math.inf,
+            0 <= self.num_gpus <= MAX_GPUS,
             "node.num_gpus",
             f"{self.num_gpus} is no number of GPUs",
             "give 1 on a board, 0 without one",
@@ -75,7 +106,10 @@ def _check_board(board: BoardModel) -> None:
     for name in ("base_s", "verify_s_per_token", "draft_s"):
         value = getattr(board, name)
         require(
-            0 <= value < math.inf, f"node.board_model.{name}", f"{value} is no time", "give seconds"
+            0 <= value <= LONGEST_S,
+            f"node.board_model.{name}",
+            f"{value} is no time",
+            "give seconds",
         )
     require(
         board.base_s + board.verify_s_per_token > 0,
@@ -145,23 +179,13 @@ class PolicyConfig:
             f"{self.canary_share} is not 0 to below 1",
             "give a share such as 0.1, or 0 for no canary",
         )
-        require(
-            0 <= self.canary_s < math.inf,
-            "policy.canary_s",
-            f"{self.canary_s} is no time",
-            "give seconds",
-        )
+        for name in ("canary_s", "soak_s"):
+            require_seconds(f"policy.{name}", getattr(self, name), or_zero=True)
         require(
             self.canary_requests is None or self.canary_requests >= 1,
             "policy.canary_requests",
             f"{self.canary_requests} is below 1",
             "give a number of requests, or null for policy.canary_s alone",
-        )
-        require(
-            0 <= self.soak_s < math.inf,
-            "policy.soak_s",
-            f"{self.soak_s} is no time",
-            "give seconds, or 0 for no soak",
         )
         require(
             self.soak_streams is None or self.soak_streams >= 1,
@@ -305,18 +329,8 @@ class ProductionConfig:
             f"{self.verify_requests} is below 1",
             "give at least 1",
         )
-        require(
-            0 < self.deadline_s < math.inf,
-            "production.deadline_s",
-            f"{self.deadline_s} is not above 0",
-            "give the seconds that a challenger may take",
-        )
-        require(
-            0 <= self.drain_s < math.inf,
-            "production.drain_s",
-            f"{self.drain_s} is no time",
-            "give the seconds that answers may take to end",
-        )
+        require_seconds("production.deadline_s", self.deadline_s)
+        require_seconds("production.drain_s", self.drain_s, or_zero=True)
         self._check_router()
 
     def _check_router(self) -> None:

@@ -18,10 +18,17 @@ from orchestrator.config_places import (
     ProductionConfig,
     TrackingConfig,
     require,
+    require_count,
 )
 from orchestrator.config_proof import ProofConfig
 from orchestrator.core.distributions import MAX_CONFIDENCE
+from orchestrator.core.engine_limits import require_room
 from orchestrator.core.types import BoardModel, Cell
+
+MAX_BOOTS, MAX_HOURS = 100_000, 8760
+"""Of a study: a year of one board, and more boots than that has time for."""
+_ANSWERS = ("max_tokens", "warmup_max_tokens")
+"""Of the load: tokens of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +106,11 @@ class SearchConfig:
 
     def _check_race(self) -> None:
         boots, hours = self.max_boots, self.max_hours
-        require(boots >= 1, "search.max_boots", f"{boots} is below 1", "give at least 1")
+        require_count("search.max_boots", boots, MAX_BOOTS)
         require(
-            hours is None or 0 < hours < math.inf,
+            hours is None or 0 < hours <= MAX_HOURS,
             "search.max_hours",
-            f"{hours} is not above 0",
+            f"{hours} is not above 0 to {MAX_HOURS}",
             "give the hours that the study may take, or null for no limit",
         )
         for name, usual in (("tolerance", 0.01), ("error", 0.05)):
@@ -215,6 +222,11 @@ class StudyConfig:
             f"false leaves no control to show proof.{'/'.join(required)} by",
             "set search.baseline=true, or these to reported or skipped",
         )
+        require_count("seed", self.seed, 2**63 - 1, least=-(2**63))
+        answers = {f"load.{name}": getattr(self.load, name) for name in _ANSWERS}
+        if self.proof.lossless != "skipped":
+            answers["proof.answer_tokens"] = self.proof.answer_tokens
+        require_room(self.engine.args, streams=self.load.streams, answers=answers)
         if self.load.sampling == "explicit":
             self._check_weights()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from orchestrator.core.lines import one_line
 from orchestrator.core.secrecy import redact_forms, redact_text
 from orchestrator.ports import Clock
 
@@ -73,9 +74,10 @@ class Printer:
         passed = format_duration(self.clock.monotonic() - self.started_s)
         left = f" | ~{format_duration(self.left_s())} left" if self.left_s is not None else ""
         # In one write: a thread may say something, too.
-        print(f"[{passed}{left}] {redact_text(text)}\n", end="", file=self.sink, flush=True)
+        line = f"[{passed}{left}] {one_line(redact_text(text))}\n"
+        print(line, end="", file=self.sink, flush=True)
 
     def lines(self, lines: Sequence[str]) -> None:
         """Write a report as it is, but for what is a secret by its form."""
         for line in lines:
-            print(redact_forms(line), file=self.sink, flush=True)
+            print(one_line(redact_forms(line)), file=self.sink, flush=True)

@@ -26,6 +26,17 @@ COLDEST = 0.1
 """Lowest temperature of the simulated draft; greedy sampling counts as this."""
 MOST_BLOCKS, MOST_STUDIES, FEWEST_STUDIES = 96 * 170, 96, 24
 """96 studies of 17 arms and 10 cells take about 12 s; larger spaces get fewer."""
+BUDGET_MS = 45_000.0
+"""Of a core for all studies, if each makes all the boots that it may; most end far earlier."""
+BOOTS_PER_ARM, FEW_BOOTS = 3, 60
+"""Most boots of a simulated study: a race that wants more is told as one that takes longer."""
+PREFILL_S, FAST_STEP_S, USUAL_TOKEN_S = 0.15, 0.01, 0.05
+"""Of an answer: until its first token, a token of the fastest arm, and of an arm that is usual."""
+RAMP_TURNS = 12
+"""Answers of a stream that are drawn beyond those of the window."""
+MOST_TURNS, MOST_REPEATS = 64, 4
+"""Answers of a stream in a simulated window, about, and windows of a cell: beyond these a longer
+block only takes longer, since boots spread more than it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +49,8 @@ class Times:
     max_tokens: int
 
 
-def forecast(question: RaceQuestion, settings: RaceSettings, times: Times) -> Forecast:
-    """Simulate studies on 1, 2, 4 and 8 boards; the same every time.
+def forecast(question: RaceQuestion, settings: RaceSettings, times: Times) -> Forecast | None:
+    """Simulate studies on 1, 2, 4 and 8 boards; the same every time, and within about a minute.
 
     The races of several engine builds are simulated one by one, and their boots and hours add up. A
     study is as right as the worst of its choices.
@@ -48,12 +59,19 @@ def forecast(question: RaceQuestion, settings: RaceSettings, times: Times) -> Fo
         question: Arms, cells and the source of step times.
         settings: The race.
         times: Of a boot and its blocks.
+
+    Returns:
+        None where not even one study on each number of boards can be simulated in that time.
     """
-    blocks = len(question.arms) * len(question.weights)
-    total = min(MOST_STUDIES, max(FEWEST_STUDIES, MOST_BLOCKS // blocks))
-    per_row = total // len(NODES)
+    most_boots = max(FEW_BOOTS, BOOTS_PER_ARM * len(question.arms))
+    may_be_cut = most_boots < settings.max_boots
+    settings = replace(settings, max_boots=min(most_boots, settings.max_boots))
+    per_row = _studies(question, settings, times) // len(NODES)
+    if per_row < 1:
+        return None
     builds = build_races(question, settings)
     rows: list[ForecastRow] = []
+    longest = 0
     regrets: list[float] = []
     for row, num_nodes in enumerate(NODES):
         studies = []
@@ -69,10 +87,12 @@ def forecast(question: RaceQuestion, settings: RaceSettings, times: Times) -> Fo
                 )
                 worst = max(worst, _regret(world, question.board, races[-1].chosen))
             studies.append(races)
+            longest = max(longest, sum(race.num_boots for race in races))
             regrets.append(worst)
         rows.append(_row(num_nodes, studies))
     return Forecast(
         rows=tuple(rows),
+        cut_at_boots=most_boots if may_be_cut and longest >= most_boots else None,
         num_studies=len(regrets),
         best=sum(regret <= 0 for regret in regrets) / len(regrets),
         near=sum(regret <= settings.tolerance for regret in regrets) / len(regrets),
@@ -80,6 +100,49 @@ def forecast(question: RaceQuestion, settings: RaceSettings, times: Times) -> Fo
         tolerance=settings.tolerance,
         assumption=_assumption(question),
     )
+
+
+def _studies(question: RaceQuestion, settings: RaceSettings, times: Times) -> int:
+    """Return how many studies are simulated, by what each takes at most.
+
+    The coefficients are ms of one core of 2023, rounded up.
+    """
+    num_arms, cells = len(question.arms), tuple(question.weights)
+    shape = _shape(times)
+    turns = MOST_TURNS if shape.window_s < times.block_s else shape.window_s / _least_s(times)
+    sizes = (1 + cell.streams * (turns + RAMP_TURNS) / 2000 for cell in cells)
+    boot_ms = 1 + 0.7 * shape.blocks_per_cell * sum(sizes)
+    decision_ms = 0.15 * num_arms + 0.01 * settings.max_boots
+    truth_ms = 0.02 * num_arms * len(cells)
+    tables_ms = 25.0 * num_arms * len({cell.temperature for cell in cells})
+    study_ms = settings.max_boots * (boot_ms + decision_ms) + truth_ms
+    fits = int(max(0.0, BUDGET_MS - tables_ms) / study_ms)
+    usual = max(FEWEST_STUDIES, MOST_BLOCKS // (num_arms * len(cells)))
+    return min(MOST_STUDIES, usual, fits)
+
+
+def _least_s(times: Times) -> float:
+    """Return what an answer takes at least, about."""
+    return PREFILL_S + (times.max_tokens - 1) * FAST_STEP_S
+
+
+def _shape(times: Times) -> LoadShape:
+    """Return the load as it is simulated."""
+    return LoadShape(
+        window_s=min(times.block_s, MOST_TURNS * _least_s(times)),
+        max_tokens=times.max_tokens,
+        blocks_per_cell=min(times.blocks_per_cell, MOST_REPEATS),
+    )
+
+
+def _unseen_s(times: Times, num_cells: int) -> float:
+    """Return what a boot's blocks take beside what is simulated of them."""
+    shape = _shape(times)
+    longer_s = shape.blocks_per_cell * (times.block_s - shape.window_s)
+    # A block begins and ends with about an answer of each stream.
+    more = times.blocks_per_cell - shape.blocks_per_cell
+    more_s = more * (times.block_s + 2 * (PREFILL_S + times.max_tokens * USUAL_TOKEN_S))
+    return num_cells * (longer_s + more_s)
 
 
 def _row(num_nodes: int, studies: list[list[SimulatedRace]]) -> ForecastRow:
@@ -99,18 +162,21 @@ def _mean(values: list[float]) -> float | None:
 def _world(question: RaceQuestion, times: Times, seed: int) -> World:
     """Return the world of one study: the article's board and draft, each arm off by its own."""
     rng = rng_of(seed, "forecast")
+    unseen_s = _unseen_s(times, len(question.weights))
+    spread = Spread(boot_cv=BOOT_CV)
+    steady = times.boot_s / (times.boot_s + unseen_s)
     return World(
         name="forecast",
         arms=question.arms,
         incumbent=question.incumbent,
         weights=_warm(question.weights),
         physics=ARTICLE_BOARD,
-        spread=Spread(boot_cv=BOOT_CV, boot_time_s=times.boot_s),
-        load=LoadShape(
-            window_s=times.block_s,
-            max_tokens=times.max_tokens,
-            blocks_per_cell=times.blocks_per_cell,
+        spread=replace(
+            spread,
+            boot_time_s=times.boot_s + unseen_s,
+            boot_time_cv=spread.boot_time_cv * steady,
         ),
+        load=_shape(times),
         step_factors={arm: lognormal(rng, ARM_CV) for arm in question.arms},
     )
 

@@ -20,6 +20,8 @@ DESCRIPTION = f"""\
 Reads /proc and NVML and starts nothing. The clock can be judged only while the GPU is busy.
 Exit status: 0 if an engine can be booted here (a doubt is printed), 1 if not.
 """
+MAX_GIB = 1_000_000
+"""More memory than any machine has."""
 NONE = "-"
 """Stands for a value that the platform does not tell."""
 
@@ -127,6 +129,7 @@ def _gib(text: str) -> int:
         size = float(text)
     except ValueError:
         size = -1.0
-    if not 0 < size < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size in GiB; give a number above 0")
+    if not 0 < size <= MAX_GIB:
+        problem = f"{text!r} is no size in GiB; give a number above 0 and up to {MAX_GIB:,}"
+        raise argparse.ArgumentTypeError(problem)
     return int(size * GIB)

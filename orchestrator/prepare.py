@@ -9,9 +9,7 @@ from typing import Any
 from orchestrator.adapters import model_folder
 from orchestrator.adapters.generation_config import generation_defaults, needs_target
 from orchestrator.adapters.state import content_digests
-from orchestrator.canaries.scored import check_harness, shipped_tasks, task_files
 from orchestrator.config import (
-    CONF_DIR,
     EngineConfig,
     LoadConfig,
     StudyConfig,
@@ -27,9 +25,9 @@ from orchestrator.core.remote_code import remote_code, remote_code_note
 from orchestrator.core.sampling import SamplingDefaults, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
-from orchestrator.errors import ConfigError, reported_at
-from orchestrator.load.random_text import random_reason
-from orchestrator.load.workload import Workload, find_workload, load_workload
+from orchestrator.errors import ConfigError
+from orchestrator.load.workload import Workload
+from orchestrator.prepare_prompts import load_prompts, proof_prompts, too_long
 from orchestrator.version import VERSION
 
 SAMPLED = (
@@ -101,11 +99,13 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     notes += _interpreters(config, must_exist=models_must_exist)
     notes += _proof_budget(config)
     notes += _warnings(config, is_plan=not models_must_exist)
+    workload = load_prompts(config)
+    notes += too_long(config, target, workload)
     return Prepared(
         config=config,
         arms=arms,
-        workload=_workload(config),
-        proof_workload=_proof_workload(config),
+        workload=workload,
+        proof_workload=proof_prompts(config),
         study_id=study_id(config.name, identity(config)),
         notes=tuple(notes),
         is_sampling_known=is_known,
@@ -241,56 +241,6 @@ def _resolved(load: LoadConfig, found: SamplingDefaults) -> LoadConfig:
 def _undone(name: str) -> str:
     value = getattr(_NEUTRAL_LOAD, name)
     return f"load.{name}={list(value) if isinstance(value, tuple) else value}"
-
-
-def _workload(config: StudyConfig) -> Workload:
-    workload = load_workload(_workload_file(config.load.workload))
-    if workload.needs_chat and config.load.endpoint != "chat":
-        raise ConfigError(
-            "load.endpoint", f"'{workload.name}' holds conversations, and the completions "
-            "endpoint takes none", "set load.endpoint=chat",
-        )  # fmt: skip
-    speculates = bool(config.search.num_speculative_tokens)
-    reason = random_reason(workload) if speculates else None
-    if reason is not None and not config.load.allow_random_workload:
-        raise ConfigError(
-            "load.workload", reason,
-            "measure with real prompts, or force it with load.allow_random_workload=true",
-        )  # fmt: skip
-    return workload
-
-
-def _proof_workload(config: StudyConfig) -> Workload:
-    """Return the prompts of the text test; checks what else a proof needs."""
-    with reported_at("proof.workload"):
-        workload = load_workload(_workload_file(config.proof.workload))
-    if workload.needs_chat:
-        raise ConfigError(
-            "proof.workload", f"'{workload.name}' holds conversations, and the text test sends "
-            "token ids", "use one of plain prompts such as code",
-        )  # fmt: skip
-    if proof_tasks(config):
-        with reported_at("proof.tasks"):
-            check_harness()
-    return workload
-
-
-def proof_tasks(config: StudyConfig) -> tuple[Path, ...]:
-    """Return the YAML files of a proof's scored tasks.
-
-    Raises:
-        ConfigError: There is none of a name, or two have one name.
-    """
-    names = config.proof.tasks
-    with reported_at("proof.tasks"):
-        return task_files([n if n in shipped_tasks() else str(resolve(n)) for n in names])
-
-
-def _workload_file(name_or_path: str) -> Path:
-    """Return the file of a workload that is named as ``code`` or by its path."""
-    path = Path(name_or_path)
-    is_name = len(path.parts) == 1 and not path.suffix
-    return find_workload(name_or_path, CONF_DIR) if is_name else resolve(name_or_path)
 
 
 def _draft_facts(

@@ -149,8 +149,13 @@ def _arms_by_build(arms: Sequence[Arm]) -> list[str]:
     return lines
 
 
-def format_forecast(expected: Forecast) -> list[str]:
+def format_forecast(expected: Forecast | None) -> list[str]:
     """Return what simulated studies came to: boots and time by boards, and how often right."""
+    if expected is None:
+        return wrapped(
+            "the study is too large to be simulated within a minute: nothing is known "
+            "of its boots and hours but search.max_boots and search.max_hours"
+        )
     rows = [
         [
             str(row.num_nodes),
@@ -166,6 +171,11 @@ def format_forecast(expected: Forecast) -> list[str]:
     )
     if expected.loss is not None:
         text += f"; what they choose is {expected.loss:.1%} slower than the best on average"
+    if expected.cut_at_boots is not None:
+        text += (
+            f"; simulated studies end after {expected.cut_at_boots} boots, so that one may take "
+            "longer than is said here"
+        )
     return [
         *table(["boards", "boots", "time", "9 of 10 within"], rows),
         *wrapped(text),

@@ -25,6 +25,8 @@ LOG has one JSON object a line: a request's body, or an object that holds it und
 with the request's start and its end or duration, and its usage where known. How many requests
 overlap says the concurrency. docs/decide.md has the keys.
 """
+MAX_DIGITS = 5
+"""Of a concurrency: one client has no more ports."""
 
 
 def add_parser(
@@ -72,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _streams(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise ConfigError("--streams", f"'{text}' is no list of numbers from 1", "write 1,2,4")
+    if not all(part.isdecimal() and len(part) <= MAX_DIGITS and int(part) for part in parts):
+        problem = f"'{text}' is no list of numbers from 1 to {'9' * MAX_DIGITS}"
+        raise ConfigError("--streams", problem, "write 1,2,4")
     return [int(part) for part in parts]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.events import Emit
+from orchestrator.exit_status import ExitStatus
 from orchestrator.traffic import weight_entries
 from orchestrator.watch import Watcher
 
@@ -17,6 +18,12 @@ STUDY_END_S = 60.0
 """What a study is given to end its trials, as `ray job stop` gives it."""
 
 NOT_STARTED = "was not started"
+_MEANINGS: dict[int, str] = {
+    ExitStatus.DONE: "done",
+    ExitStatus.BAD_INPUT: "bad input",
+    ExitStatus.NOTHING_PROMOTED: "nothing was promoted",
+    ExitStatus.INTERRUPTED: "stopped",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +121,7 @@ class WatchLoop:
     def _note_end(self) -> None:
         if self._study is not None and self._study.returncode is not None:
             status = self._study.returncode
-            words = {0: "done", 2: "bad input", 3: "nothing was promoted", 130: "stopped"}
-            meaning = words.get(status, "failed")
+            meaning = _MEANINGS.get(status, "failed")
             self._note(f"ended with status {status}, {meaning}", self._asked_for)
             self._study, self._asked_for = None, ()
 

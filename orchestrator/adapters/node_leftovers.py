@@ -47,8 +47,12 @@ def look(state: str) -> NodeLeftovers:
     """
     host, folder = socket.gethostname(), Path(state).absolute()
     owner = procfs.owner(os.getpid())
-    boots = [_of_boot(boot, host) for boot in leftovers.find(folder / Folder.BOOTS)]
-    unread: list[str] = []
+    unread = [
+        f"{folder / name} is a link and is left alone, with what is behind it"
+        for name in (Folder.BOOTS, *FOLDERS.values())
+        if (folder / name).is_symlink()
+    ]
+    boots = [_of_boot(boot, host) for boot in _dead_boots(folder)]
     paths = {kind: _folders(kind, folder / name, unread) for kind, name in FOLDERS.items()}
     folders = [_of_folder(kind, path, host) for kind in paths for path in paths[kind]]
     return NodeLeftovers(
@@ -69,7 +73,7 @@ def remove(state: str, names: Mapping[Kind, Iterable[str]], asked: frozenset[str
     """
     folder, left = Path(state).absolute(), list[str]()
     wanted = set(names.get(Kind.BOOT, ()))
-    for boot in leftovers.find(folder / Folder.BOOTS):
+    for boot in _dead_boots(folder):
         if boot.boot_id in wanted:
             left += leftovers.end(boot, folder / Folder.BOOTS)
     for kind in FOLDERS:
@@ -78,6 +82,11 @@ def remove(state: str, names: Mapping[Kind, Iterable[str]], asked: frozenset[str
             study = folder / FOLDERS[Kind.STATE] / name
             left += _remove_folder(path, study, needs_verdict=name not in asked)
     return left
+
+
+def _dead_boots(folder: Path) -> list[DeadBoot]:
+    boots = folder / Folder.BOOTS
+    return [] if boots.is_symlink() else leftovers.find(boots)
 
 
 def end_dead_boots(boots_dir: str) -> list[str]:
@@ -120,7 +129,7 @@ def _remove_folder(path: Path, study: Path, *, needs_verdict: bool) -> list[str]
         with StudyFile(study.name, lambda _text: None, folder=study) as file:
             if file.is_held and needs_verdict and _condition_held(file) is not Condition.ENDED:
                 return [f"{path}: its study has no verdict"]
-            shutil.rmtree(path)
+            _remove_below(path)
     except ConfigError as error:
         return [f"{path}: {error.problem}"]
     except FileNotFoundError:
@@ -130,8 +139,23 @@ def _remove_folder(path: Path, study: Path, *, needs_verdict: bool) -> list[str]
     return []
 
 
+def _remove_below(path: Path) -> None:
+    """Remove a folder from its place, and nothing where that has become a link to elsewhere.
+
+    Raises:
+        OSError: The place is a link, or something stays.
+    """
+    place = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        shutil.rmtree(path.name, dir_fd=place)
+    finally:
+        os.close(place)
+
+
 def _folders(kind: Kind, place: Path, unread: list[str]) -> list[Path]:
     """Return the folders of a kind in its place; not links, which lead elsewhere."""
+    if place.is_symlink():
+        return []
     try:
         entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         return [

@@ -40,6 +40,8 @@ _LOST: tuple[type[Exception], ...] = (
     pynvml.NVMLError_LibRmVersionMismatch,
 )
 """Errors after which a handle is worth nothing and NVML has to be opened again."""
+_MAX_INDEX_DIGITS = 4
+"""A number that NVML's 32 bits do not hold would name another GPU."""
 _NOT_AVAILABLE = 2**63
 """Process memory from here on is NVML's "not available" (all bits set) in an older binding."""
 
@@ -209,7 +211,7 @@ def _first_gpu(gpu: int | str) -> int | str | None:
         first = gpu.partition(",")[0].strip()
         if first.startswith(("GPU-", "MIG-")):
             return first
-        gpu = int(first) if first.isdecimal() else -1
+        gpu = int(first) if first.isdecimal() and len(first) <= _MAX_INDEX_DIGITS else -1
     return gpu if gpu >= 0 else None
 
 

@@ -31,5 +31,8 @@ class Forecast:
     """By how much the arm chosen is slower than the best on average, as a share; None where no
     study chose any."""
     tolerance: float
+    cut_at_boots: int | None
+    """Boots after which a simulated study ended although ``search.max_boots`` would let it go on;
+    None where none would."""
     assumption: str
     """What the simulation takes for granted, in one sentence."""

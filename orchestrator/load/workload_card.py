@@ -59,7 +59,7 @@ class Card:
 
 def card_path(workload: Path) -> Path:
     """Return the card's path: ``code.card.json`` beside ``code.jsonl``."""
-    return workload.with_name(f"{workload.stem}.card.json")
+    return workload.parent / f"{workload.stem}.card.json"
 
 
 def mix(prompts: Sequence[Prompt]) -> dict[str, int]:

@@ -250,7 +250,10 @@ def test_measure_needs_neither_ray_nor_mlflow(server: SseServer) -> None:
     assert causes(json.loads(done.stdout)) == set()
 
 
-def test_interrupt_from_the_keyboard_is_one_line(server: SseServer) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_measurement_that_is_interrupted_ends_with_one_line(
+    server: SseServer, number: signal.Signals
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "measure", "--url", server.url, "--duration", "50"],
         cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -260,7 +263,7 @@ def test_interrupt_from_the_keyboard_is_one_line(server: SseServer) -> None:
         deadline = time.monotonic() + 40
         while server.num_requests < 5 and time.monotonic() < deadline:
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=15)
 
     assert (out, err) == ("", "interrupted\n")

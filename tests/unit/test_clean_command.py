@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
+import grpc
 import pytest
 
-from orchestrator import clean, cli
+from orchestrator import clean, cli, cluster
 from orchestrator.adapters import node_leftovers
 from orchestrator.adapters.node_tasks import NodeAnswer
 from orchestrator.adapters.study_file import StudyFile
@@ -133,12 +138,122 @@ def test_clean_of_a_clean_machine_says_so(
     assert "nothing was found where it was looked" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["../models", "a/b", "", "A"])
-def test_clean_refuses_what_is_no_id(state: Path, capsys: Captured, name: str) -> None:
-    del state
+@pytest.mark.parametrize("name", ["../models", "a/b", "", "A", ENDED.upper(), f"{ENDED[:-1]}1"])
+def test_clean_of_a_study_that_is_not_there_says_where_it_looked(
+    state: Path, capsys: Captured, name: str
+) -> None:
+    before = everything(state)
 
-    assert cli.main(["clean", "--yes", "--study", name]) == 2
-    assert "--study" in capsys.readouterr().err
+    assert cli.main(["clean", "--yes", "--study", ENDED, "--study", name]) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"--study: nothing of a study '{name}' is in {state}" in said.err
+    assert everything(state) == before
+
+
+@pytest.mark.parametrize("study_id", ["Demo-1A2B3C4D-20261128-101500", "a b\n\x1b[2Jfake: line"])
+def test_clean_takes_every_study_as_it_shows_it(
+    state: Path, capsys: Captured, study_id: str
+) -> None:
+    process = orphan(study_id, state)
+    try:
+        assert cli.main(["clean"]) == 0
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "boot b1" in line)
+        shown = line.split(" of ", 1)[1].rpartition(" (")[0]
+        assert line.isprintable()
+
+        assert cli.main(["clean", "--yes", "--study", shown]) == 0
+        assert process.wait(5) < 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_clean_says_which_state_folder_it_looked_at(state: Path, capsys: Captured) -> None:
+    assert cli.main(["clean"]) == 0
+
+    assert f"state folder: {state}" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("name", ["tune", "studies"])
+def test_clean_removes_nothing_behind_a_link(
+    state: Path, tmp_path: Path, capsys: Captured, name: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (state / name).rename(elsewhere)
+    (state / name).symlink_to(elsewhere)
+    before = everything(elsewhere)
+
+    assert cli.main(["clean", "--yes"]) == 1
+
+    assert f"{state / name} is a link and is left alone" in capsys.readouterr().out
+    assert everything(elsewhere) == before
+
+
+def test_remove_of_what_has_become_a_link_meanwhile_leaves_it(state: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (state / "tune").rename(elsewhere)
+    (state / "tune").symlink_to(elsewhere)
+
+    (left,) = node_leftovers.remove(str(state), {Kind.TUNE: [ENDED]}, frozenset())
+
+    assert f"{state / 'tune' / ENDED} cannot be removed" in left
+    assert (elsewhere / ENDED / "result.json").exists()
+
+
+@contextmanager
+def listening(greeting: bytes) -> Iterator[str]:
+    """Yield the address of what says something to whoever connects, and then waits."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(ConnectionResetError):
+                connection.sendall(greeting)
+                while connection.recv(100):
+                    pass
+
+        thread = Thread(target=greet)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n"])
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_clean_asks_no_port_for_long_that_is_not_rays(
+    state: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, greeting: bytes, scheme: str
+) -> None:
+    del state
+    monkeypatch.setattr(cluster, "GRPC_S", 0.2)
+    monkeypatch.setattr(cluster.ray, "init", never)
+    with listening(greeting) as address:
+        monkeypatch.setenv("RAY_ADDRESS", f"{scheme}{address}")
+
+        assert cli.main(["clean"]) == 0
+
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "no running Ray" in line)
+    assert "what listens there is something else" in line
+    assert address in line
+
+
+def never(**_options: object) -> None:
+    pytest.fail("Ray would try for more than a minute")
+
+
+def test_ray_is_asked_where_a_server_speaks_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(cluster.ray, "init", lambda **options: asked.append(options["address"]))
+    server = grpc.server(ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        cluster.connect()
+    finally:
+        server.stop(None)
+    assert asked == [address]
 
 
 def test_remove_of_a_study_that_was_taken_up_meanwhile_leaves_it(state: Path) -> None:

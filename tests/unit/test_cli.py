@@ -16,6 +16,7 @@ import pytest
 from orchestrator import cli, commands
 from orchestrator.config import CONF_DIR, StudyConfig
 from orchestrator.errors import ConfigError, PromotionError, StudyStopped
+from orchestrator.exit_status import ExitStatus
 from orchestrator.version import VERSION
 
 PROJECT = CONF_DIR.parent
@@ -200,8 +201,73 @@ def test_sigterm_ends_a_command_in_order(
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["decide", "measure", "clean", "workload import"])
+def test_signal_ends_a_command_without_a_study_in_order(
+    command: str, number: int, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back: list[str] = []
+
+    def ended(_args: object) -> int:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            put_back.append(command)
+        return 0
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(cli.WITHOUT_STUDY[command.split()[0]], "run", ended)
+    needs = {
+        "decide": ["x.csv"], "measure": ["--url", NOBODY],
+        "workload import": ["x", "--format", "text", "--out", "y"],
+    }  # fmt: skip
+
+    assert cli.main([*command.split(), *needs.get(command, [])]) == ExitStatus.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+    assert put_back == [command]
+    assert signal.getsignal(number) is before
+
+
+def heeding_all_signals() -> None:
+    """Undo what a background job or nohup, in which the tests may run, hands down."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_the_command_line_is_imported_is_one_line(number: int) -> None:
+    code = (
+        "import os, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'orchestrator.errors':\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from orchestrator.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "node"],
+        cwd=PROJECT, capture_output=True, text=True, timeout=50, check=False,
+        preexec_fn=heeding_all_signals,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("text", ["5", "true", "1.5", "word", "[1, 2]"])
+def test_study_file_that_is_no_mapping_is_told_so(
+    text: str, tmp_path: Path, capsys: Captured, state_dir: Path
+) -> None:
+    (tmp_path / "study.yaml").write_text(text)
+
+    assert cli.main(["plan", str(tmp_path / "study.yaml")]) == 2
+    assert_one_error(capsys, "study.yaml: is not a mapping; write keys and values")
+    assert not state_dir.exists()
+
+
 def _nothing_promoted(_config: StudyConfig, **_options: object) -> int:
-    return commands.ExitStatus.NOTHING_PROMOTED
+    return ExitStatus.NOTHING_PROMOTED
 
 
 def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,3 +88,15 @@ def test_event_is_told_without_the_secrets_in_it() -> None:
     printer = Printer(sink=sink, clock=clock, started_s=clock.monotonic())
     printer.say("not promoted: http://bob:PlantedSecret@mlflow:5000/#/runs answers HTTP 401")
     assert sink.getvalue() == ("[0:00] not promoted: http://mlflow:5000/#/runs answers HTTP 401\n")
+
+
+def test_printer_shows_what_others_wrote_as_one_line() -> None:
+    sink = io.StringIO()
+    printer = Printer(sink=sink, clock=FakeClock(), started_s=0.0)
+
+    printer.say("trial a\nb\x1b[2J is gone")
+    printer.lines(["MLflow: x\r\ny", "\N{MICRO SIGN}s"])
+
+    first, second, third = sink.getvalue().splitlines()
+    assert first.endswith(r"trial a\nb\x1b[2J is gone")
+    assert (second, third) == (r"MLflow: x\r\ny", "\N{MICRO SIGN}s")

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from core_samples import BOARD
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from orchestrator import forecast as module
+from orchestrator.core.forecast import Forecast
 from orchestrator.core.race_state import RaceQuestion, RaceSettings
 from orchestrator.core.types import Cell
+from orchestrator.fakes.simulate.study import SimulatedRace
+from orchestrator.fakes.simulate.world import World
 from orchestrator.fakes.simulate.worlds import BASELINE, speculating
-from orchestrator.forecast import MOST_STUDIES, Times, forecast
+from orchestrator.forecast import BUDGET_MS, MOST_REPEATS, MOST_STUDIES, MOST_TURNS, Times, forecast
 
 ARMS = (BASELINE, speculating("greedy", "standard", 5), speculating("probabilistic", "block", 7))
 QUESTION = RaceQuestion(
@@ -18,8 +25,14 @@ TIMES = Times(boot_s=420.0, block_s=30.0, blocks_per_cell=1, max_tokens=256)
 RACE = RaceSettings(max_boots=20, seed=1)
 
 
+def forecast_of(question: RaceQuestion, settings: RaceSettings, times: Times) -> Forecast:
+    expected = forecast(question, settings, times)
+    assert expected is not None
+    return expected
+
+
 def test_forecast_says_boots_hours_and_how_often_it_is_right() -> None:
-    expected = forecast(QUESTION, RACE, TIMES)
+    expected = forecast_of(QUESTION, RACE, TIMES)
 
     assert [row.num_nodes for row in expected.rows] == [1, 2, 4, 8]
     assert expected.num_studies == MOST_STUDIES
@@ -36,11 +49,11 @@ def test_forecast_says_boots_hours_and_how_often_it_is_right() -> None:
 
 def test_forecast_is_the_same_every_time() -> None:
     small = replace(QUESTION, arms=ARMS[:2])
-    assert forecast(small, RACE, TIMES) == forecast(small, RACE, TIMES)
+    assert forecast(small, RACE, TIMES) == forecast_of(small, RACE, TIMES)
 
 
 def test_forecast_with_a_board_model_names_it() -> None:
-    expected = forecast(replace(QUESTION, board=BOARD), RACE, TIMES)
+    expected = forecast_of(replace(QUESTION, board=BOARD), RACE, TIMES)
 
     assert BOARD.name in expected.assumption
     assert expected.near > 0.9
@@ -51,13 +64,13 @@ def test_forecast_takes_any_temperature_and_a_rule_of_tests(temperature: float) 
     arms = (BASELINE, replace(ARMS[2], rejection_sample_method="synthetic"))
     cells = {Cell(streams=3, temperature=temperature): 1.0}
 
-    expected = forecast(replace(QUESTION, arms=arms, weights=cells), RACE, TIMES)
+    expected = forecast_of(replace(QUESTION, arms=arms, weights=cells), RACE, TIMES)
 
     assert expected.num_studies == MOST_STUDIES
 
 
 def test_race_without_a_choice_has_no_mean_loss() -> None:
-    expected = forecast(QUESTION, replace(RACE, max_boots=1), TIMES)
+    expected = forecast_of(QUESTION, replace(RACE, max_boots=1), TIMES)
 
     assert expected.near == 0
     assert expected.loss is None
@@ -65,8 +78,8 @@ def test_race_without_a_choice_has_no_mean_loss() -> None:
 
 def test_forecast_of_two_builds_adds_up_their_races() -> None:
     elsewhere = tuple(replace(arm, engine_build="0.28.0") for arm in ARMS[:2])
-    alone = forecast(replace(QUESTION, arms=ARMS[:2]), replace(RACE, max_boots=20), TIMES)
-    both = forecast(
+    alone = forecast_of(replace(QUESTION, arms=ARMS[:2]), replace(RACE, max_boots=20), TIMES)
+    both = forecast_of(
         replace(QUESTION, arms=(*ARMS[:2], *elsewhere)), replace(RACE, max_boots=40), TIMES
     )
 
@@ -76,3 +89,93 @@ def test_forecast_of_two_builds_adds_up_their_races() -> None:
         assert two.hours == pytest.approx(2 * one.hours, rel=0.1)
     assert both.near <= alone.near
     assert "every build alike" in both.assumption
+
+
+def test_longer_blocks_take_longer_and_cost_no_more_to_simulate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worlds: list[World] = []
+    simulate = module.simulate_race
+
+    def recorded(world: World, *rest: Any, **options: Any) -> SimulatedRace:
+        worlds.append(world)
+        return simulate(world, *rest, **options)
+
+    monkeypatch.setattr(module, "simulate_race", recorded)
+    monkeypatch.setattr(module, "MOST_STUDIES", 8)
+    race = replace(RACE, max_boots=10)
+    usual = forecast_of(QUESTION, race, TIMES)
+    day = forecast_of(QUESTION, race, replace(TIMES, block_s=86_400.0, blocks_per_cell=1000))
+
+    assert day.rows[0].hours > 24 * 1000 * day.rows[0].boots > 24 * 1000 * len(ARMS)
+    assert day.rows[0].hours < usual.rows[0].hours + 24.1 * 1000 * day.rows[0].boots
+    shape = worlds[-1].load
+    assert shape.blocks_per_cell == MOST_REPEATS
+    assert shape.window_s < 30 * MOST_TURNS
+
+
+def test_more_blocks_of_a_cell_take_their_own_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not simulated of a boot is about as long as if it were."""
+    monkeypatch.setattr(module, "MOST_STUDIES", 8)
+    few, most = (
+        forecast_of(QUESTION, RACE, replace(TIMES, blocks_per_cell=number))
+        for number in (MOST_REPEATS, 4 * MOST_REPEATS)
+    )
+    a_boot = [row.hours / row.boots for row in (few.rows[0], most.rows[0])]
+    blocks = [hours - TIMES.boot_s / 3600 for hours in a_boot]
+    assert blocks[1] == pytest.approx(4 * blocks[0], rel=0.2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_arms=st.integers(1, 400),
+    streams=st.lists(st.integers(1, 65_535), min_size=1, max_size=20, unique=True),
+    max_boots=st.integers(1, 100_000),
+    block_s=st.floats(0.01, 86_400),
+    blocks_per_cell=st.integers(1, 1000),
+    max_tokens=st.integers(2, 10**7),
+)
+def test_forecast_of_any_study_has_a_bound(
+    num_arms: int,
+    streams: list[int],
+    max_boots: int,
+    block_s: float,
+    blocks_per_cell: int,
+    max_tokens: int,
+) -> None:
+    made: list[float] = []
+
+    def counted(world: World, race: RaceSettings, **_options: Any) -> SimulatedRace:
+        turns = min(MOST_TURNS, world.load.window_s / 0.15)
+        requests = sum(cell.streams * min(1.0, turns) for cell in world.cells)
+        made.append(race.max_boots * world.load.blocks_per_cell * (0.5 * requests / 2000))
+        return SimulatedRace(timed=(), choice=None, stop_reason="", num_nodes=1)
+
+    arms = tuple(speculating("greedy", "standard", depth) for depth in range(1, num_arms + 1))
+    cells = {Cell(streams=number, temperature=0.7): 1 / len(streams) for number in streams}
+    question = replace(QUESTION, arms=arms, weights=cells)
+    times = Times(
+        boot_s=420.0, block_s=block_s, blocks_per_cell=blocks_per_cell, max_tokens=max_tokens
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "simulate_race", counted)
+        patch.setattr(module, "_regret", lambda *_asked: 0.0)
+        forecast(question, replace(RACE, max_boots=max_boots), times)
+
+    assert sum(made) <= BUDGET_MS
+    assert len(made) <= MOST_STUDIES
+
+
+def test_study_that_is_cut_is_told_and_one_that_is_too_large_is_not_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_STUDIES", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "FEW_BOOTS", 10)
+        long = forecast_of(QUESTION, RACE, TIMES)
+    assert long.cut_at_boots == 10
+    assert max(row.boots for row in long.rows) <= 10
+    assert forecast_of(QUESTION, RACE, TIMES).cut_at_boots is None
+
+    arms = tuple(speculating("greedy", "standard", depth) for depth in range(1, 2001))
+    assert forecast(replace(QUESTION, arms=arms), RACE, TIMES) is None

@@ -16,6 +16,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
+    "exit_status": set(),
+    "interrupts": set(),
     "core": {"errors"},
     "config_faults": {"errors"},
     "config_places": {"core", "errors"},
@@ -27,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "config": {
         *("config_engine", "config_faults", "config_load", "config_places", "config_proof"),
-        *("config_types", "errors"),
+        *("config_types", "core", "errors"),
     },
     "ports": {"core"},
     "load": {"core", "errors", "ports"},
@@ -104,13 +106,15 @@ ALLOWED: dict[str, set[str]] = {
         *("core", "errors", "events", "ports"),
         *("production_stage", "promotion_course", "promotion_record", "promotion_steps"),
     },
-    "prepare": {"adapters", "canaries", "config", "core", "errors", "load", "version"},
+    "prepare_prompts": {"adapters", "canaries", "config", "core", "errors", "load"},
+    "prepare": {"adapters", "config", "core", "errors", "load", "prepare_prompts", "version"},
     "cluster": {"adapters", "config", "core", "errors", "serve_apps"},
     "clean": {"adapters", "cluster", "core", "errors"},
     "clean_command": {"clean", "core", "errors"},
     "compose": {
         *("adapters", "canaries", "config", "core", "errors", "load", "lossless_answers"),
-        *("prepare", "prove", "serve_apps", "study_trial", "trial", "trial_log", "version"),
+        *("prepare", "prepare_prompts", "prove", "serve_apps", "study_trial", "trial", "trial_log"),
+        "version",
     },
     "delivery": {
         *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),
@@ -138,24 +142,25 @@ ALLOWED: dict[str, set[str]] = {
         *("promotion_record", "version_tags", "watch_evidence", "watch_intervals"),
         *("watch_monitor", "watch_ports"),
     },
-    "watch_loop": {"events", "traffic", "watch"},
+    "watch_loop": {"events", "exit_status", "traffic", "watch"},
     "watch_service": {
         *("adapters", "cluster", "compose", "config", "errors", "events", "ports", "prepare"),
         *("premises_check", "traffic", "watch", "watch_evidence", "watch_loop", "watch_ports"),
     },
     "commands": {
         *("adapters", "cluster", "compose", "conduct", "config", "core", "delivery", "errors"),
-        *("events", "forecast", "incumbent", "journal", "ports", "premises_check"),
+        *("events", "exit_status", "forecast", "incumbent", "journal", "ports"),
+        "premises_check",
         *("premises_report", "prepare", "promotion_record", "promotion_report", "report"),
         *("resume", "stopping"),
     },
     "cli": {
         *("adapters", "audit_build_command", "canary_command", "clean_command", "commands"),
-        *("config", "errors", "stopping", "version"),
+        *("config", "core", "errors", "exit_status", "interrupts", "stopping", "version"),
         *("decide_command", "lossless_command", "measure_command", "node_command"),
         *("traffic_command", "version_tags", "watch_service", "workload_command"),
     },
-    "__main__": {"cli"},
+    "__main__": {"cli", "exit_status", "interrupts"},
     "serve_apps": set(),
 }
 """What each unit, a module or package of orchestrator or serve_apps, may import beside itself."""

@@ -178,6 +178,7 @@ def test_forecast_is_a_table_with_its_assumption() -> None:
             near=0.95,
             loss=0.004,
             tolerance=0.01,
+            cut_at_boots=60,
             assumption="drafts as in an article",
         )
     )
@@ -187,10 +188,14 @@ def test_forecast_is_a_table_with_its_assumption() -> None:
     for words in (
         "of 96 simulated studies 95% choose the best arm or one within 1.0% of it",
         "50% the best itself",
-        "0.4% slower than the best on average",
+        "0.4% slower than the best on average; simulated studies end after 60 boots",
         "ASSUMED: drafts as in an article",
     ):
         assert words in text
+
+
+def test_forecast_of_a_study_that_is_too_large_says_so() -> None:
+    assert "too large to be simulated" in " ".join(format_forecast(None))
 
 
 def test_verdict_lines_hold_kind_figures_and_every_gate() -> None:

@@ -1,0 +1,17 @@
+"""What the exit status of a command means."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """Of every command."""
+
+    DONE = 0
+    FAILED = 1
+    BAD_INPUT = 2
+    NOTHING_PROMOTED = 3
+    """Of ``premises``: something is stale, so that nothing may be promoted on it."""
+    INTERRUPTED = 130
+    """By Ctrl-C, SIGTERM or `ray job stop`: what a shell makes of SIGINT, 128 + 2."""

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.lines import one_line
+
+
+@given(st.text(), st.integers(20, 40))
+def test_any_text_is_one_printable_line_of_a_bearable_length(text: str, longest: int) -> None:
+    whole, short = one_line(text), one_line(text, longest)
+    assert whole.isprintable()
+    assert len(short) <= longest + 3
+    assert one_line(whole) == whole
+    assert (short == whole) == (len(whole) <= longest)
+
+
+def test_what_can_be_shown_stays() -> None:
+    assert one_line("gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n \\n") == "gr\u00fcn \\n"
+    assert one_line("a\nb\x1bc\x00\udcff") == r"a\nb\x1bc\x00\udcff"
