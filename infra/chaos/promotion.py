@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +52,7 @@ _ENDS = (PromotionStep.STOPPED, PromotionStep.RETIRED, PromotionStep.FAILED)
 STEPS = tuple(step for step in PromotionStep if step not in _ENDS)
 """After which there is something left to do, in order."""
 WHOLE_WITHIN_S = 60.0
+STEP_WITHIN_S = 300.0
 BAD = {
     "does not start": {"SPECPILOT_FAKE_FAIL": "exit"},
     "answers one token again and again": {"SPECPILOT_FAKE_FAIL": "looping_completions"},
@@ -146,7 +148,7 @@ class Scenarios:
 
         def dies() -> tuple[int, str]:
             process = self._site.begin("promote", "--registered-version", str(bad.version))
-            self._wait_step(bad, PromotionStep.SOAKED)
+            self._wait_step(process, bad, PromotionStep.SOAKED)
             time.sleep(2)
             self._site.kill_engine(bad.version)
             return process.wait(), ""
@@ -161,7 +163,7 @@ class Scenarios:
 
             def killed(step: PromotionStep = step, new: Version = new) -> tuple[int, str]:
                 process = self._site.begin("promote", "--registered-version", str(new.version))
-                self._wait_step(new, step)
+                self._wait_step(process, new, step)
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 return self._promote(new)
@@ -179,7 +181,7 @@ class Scenarios:
                     part: str = part, step: PromotionStep = step, new: Version = new, old: int = old
                 ) -> tuple[int, str]:
                     process = self._site.begin("promote", "--registered-version", str(new.version))
-                    self._wait_step(new, step)
+                    self._wait_step(process, new, step)
                     if part == "router":
                         self._site.kill_router()
                     else:
@@ -219,16 +221,28 @@ class Scenarios:
         number = str(version.version)
         return self._site.command("promote", "--registered-version", number, "--allow-outage")
 
-    def _wait_step(self, version: Version, step: PromotionStep) -> None:
-        """Wait until the step is recorded, or a later one."""
+    def _wait_step(
+        self, process: subprocess.Popen[str], version: Version, step: PromotionStep
+    ) -> None:
+        """Wait until the step is recorded, or a later one.
+
+        Raises:
+            RuntimeError: The promotion ended before, or hangs; it is ended then.
+        """
         order: list[PromotionStep] = [*PromotionStep]
         order.remove(PromotionStep.FAILED)
         later = [item.value for item in order[order.index(step) :]]
-        deadline = time.monotonic() + 300
-        while self._site.step(version) not in later:
-            has_failed = self._site.step(version) == PromotionStep.FAILED
-            if has_failed or time.monotonic() > deadline:
-                raise RuntimeError(f"version {version.version} does not come to '{step}'")
+        deadline = time.monotonic() + STEP_WITHIN_S
+        while True:
+            has_ended, is_late = process.poll() is not None, time.monotonic() > deadline
+            if self._site.step(version) in later:
+                return
+            if is_late:
+                process.kill()
+            if is_late or has_ended:
+                said, _ = process.communicate()
+                last = (said.strip().splitlines() or ["nothing said"])[-1]
+                raise RuntimeError(f"version {version.version} does not come to '{step}': {last}")
             time.sleep(0.02)
 
     def _row(
