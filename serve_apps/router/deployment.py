@@ -281,15 +281,12 @@ def _refused(refused: Refusal) -> Response:
     return JSONResponse(error_body(refused), status_code=refused.status, headers=headers)
 
 
-def router_app(
-    *, assign_timeout_s: float = 10.0, find_door: FindDoor | None = find_door
-) -> Application:
+def router_app(*, assign_timeout_s: float = 10.0) -> Application:
     """Return the ingress application; its weights come as `user_config`.
 
     Args:
         assign_timeout_s: How long an engine may take to accept a request before another one gets
             it, or the client a 503: a replica that restarts, or is at max_ongoing_requests.
-        find_door: As ``Engines``'.
     """
     return serve.deployment(
         name=DEPLOYMENT_NAME,

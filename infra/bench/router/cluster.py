@@ -15,18 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray.serve import Application
-
 from infra.local.processes import TAG, end_members, reap, start_server, tail
 from serve_apps.apps import engine_entry, router_entry
 from serve_apps.engine.sockets import free_port
 from serve_apps.engine.spec import FAKE_LAUNCHER, EngineSpec
-from serve_apps.router.deployment import router_app
 
 PROJECT = Path(__file__).resolve().parents[3]
 MODEL = "served"
-HANDLES = "/handles"
-"""Route of the router that knows no doors."""
 _HOST = "127.0.0.2"
 """Ray replaces 127.0.0.1 by the machine's outside address."""
 _START_TIMEOUT_S = 180.0
@@ -62,8 +57,7 @@ def serving(
     Args:
         folder: For logs and Ray's session; its path must be short, for unix sockets.
         engines: Knobs of the stand-in by application; the first one gets all that is not pinned.
-        with_haproxy: Whether HAProxy is in front, with Serve's own proxy beside it; then there is
-            a second router, too, which knows no doors.
+        with_haproxy: Whether HAProxy is in front, with Serve's own proxy beside it.
 
     Raises:
         BenchError: Something did not come up; the text holds the end of its log.
@@ -91,17 +85,15 @@ def serving(
     front, proxy = (f"http://127.0.0.1:{port}" for port in (http_port, proxy_port))
     try:
         _until(api.answers, lambda: tail(log))
-        api.put(http_port, _applications(folder, engines, with_handles=with_haproxy))
+        api.put(http_port, _applications(folder, engines))
         _until(api.all_running, api.messages)
         others = {}
         if with_haproxy:
             _until(lambda: _router_port(folder) is not None, lambda: "HAProxy knows no router")
             others = {
-                "router, door": f"http://{_router_port(folder)}",
-                "HAProxy, door": front,
-                "HAProxy, handle": front + HANDLES,
-                "proxy, door": proxy,
-                "proxy, handle": proxy + HANDLES,
+                "router's own port": f"http://{_router_port(folder)}",
+                "HAProxy": front,
+                "Serve's proxy": proxy,
             }
         yield Ways(
             direct={name: _address(folder, name) for name in engines},
@@ -147,11 +139,6 @@ def _router_port(folder: Path) -> str | None:
     return None
 
 
-def handle_router(args: Mapping[str, Any]) -> Application:  # noqa: ARG001  Serve gives them
-    """Return a router that reaches engines by Serve's handles alone."""
-    return router_app(find_door=None)
-
-
 def _ray_command(dashboard: int, folder: Path) -> list[str]:
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
@@ -163,9 +150,7 @@ def _ray_command(dashboard: int, folder: Path) -> list[str]:
     ]
 
 
-def _applications(
-    folder: Path, engines: Mapping[str, Mapping[str, str]], *, with_handles: bool
-) -> list[dict[str, Any]]:
+def _applications(folder: Path, engines: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
     first = next(iter(engines))
     specs = {
         name: EngineSpec(
@@ -180,12 +165,8 @@ def _applications(
         for name, knobs in engines.items()
     }
     weights = {name: float(name == first) for name in engines}
-    routers = [router_entry("bench", weights)]
-    if with_handles:
-        path = "infra.bench.router.cluster:handle_router"
-        entry = router_entry("handles", weights, route_prefix=HANDLES)
-        routers.append({**entry, "import_path": path})
-    return [*(engine_entry(name, spec) for name, spec in specs.items()), *routers]
+    entries = [engine_entry(name, spec) for name, spec in specs.items()]
+    return [*entries, router_entry("bench", weights)]
 
 
 @dataclass(frozen=True, slots=True)
