@@ -1,11 +1,12 @@
 """Attack the production route while honest clients stream: does it keep serving them?
 
-    python -m infra.chaos.attack [--connections 100000] [--seconds 15]
+    python -m infra.chaos.attack [--connections 100000] [--seconds 15] [--haproxy]
 
-One local Ray, the production router, a stand-in engine. Honest clients stream all the time and
-check every token. Meanwhile, one after the other: connections that are opened and left, heads and
-bodies that drip, clients that read nothing, bodies that are no JSON. A line for each says what was
-done and what the honest clients got. The exit status is 1 when one of them was failed.
+One local Ray, the production router, a stand-in engine, and HAProxy in front where that is asked.
+Honest clients stream all the time and check every token. Meanwhile, one after the other:
+connections that are opened and left, heads and bodies that drip, clients that read nothing, bodies
+that are no JSON. A line for each says what was done and what the honest clients got. The exit
+status is 1 when one of them was failed.
 """
 
 from __future__ import annotations
@@ -201,10 +202,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--connections", type=int, default=100_000, help="opened and left")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each attack")
     parser.add_argument("--only", choices=KINDS, help="one attack")
+    parser.add_argument("--haproxy", action="store_true", help="attack HAProxy, not Serve's proxy")
     options = parser.parse_args(arguments)
     folder, num_bad = Path(tempfile.mkdtemp(prefix="ca-")), 0
     try:
-        with serving(folder, ENGINES) as ways:
+        with serving(folder, ENGINES, with_haproxy=options.haproxy) as ways:
             port = int(ways.routed.rpartition(":")[2])
             for kind in ["calm", *([options.only] if options.only else KINDS)]:
                 started = time.monotonic()
