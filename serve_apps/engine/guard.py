@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 from serve_apps.engine import procfs, segments
@@ -84,6 +85,17 @@ def _collect(engine: int) -> int | None:
             status = code if code >= 0 else 128 - code
 
 
+def _collect_last(engine: int) -> int | None:
+    """Return the engine's status when all else has ended; None when it does not end in time.
+
+    A process whose first thread has ended shows as a zombie while its other threads still end.
+    """
+    deadline = time.monotonic() + procfs.KILL_S
+    while (status := _collect(engine)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return status
+
+
 def main(argv: list[str]) -> int:
     """Guard one engine.
 
@@ -120,7 +132,7 @@ def main(argv: list[str]) -> int:
     for text in left:
         os.write(2, f"{segments.NOTE}{text}\n".encode())
     if status is None:
-        status = _collect(engine)
+        status = _collect_last(engine)
     return 1 if status is None else status
 
 

@@ -37,6 +37,14 @@ time.sleep(600)
 _STUBBORN = "trap '' TERM; setsid sleep 601 & sleep 602 & sleep 603; sleep 604"
 
 
+# An engine whose first thread ends before the others, as that of a killed one may.
+_SLOW_TO_END = """
+import ctypes, os, threading, time
+threading.Thread(target=lambda: (time.sleep(1.0), os._exit(7))).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
+
+
 class Boot:
     """Starts guards that carry one mark, and finds what they left."""
 
@@ -102,6 +110,12 @@ def test_guard_pipe_closed_ends_even_a_stubborn_engine_and_its_helpers(boot: Boo
     assert _close(guard) == 128 + signal.SIGKILL
     assert not boot.members()
     assert not boot.folder.exists()
+
+
+def test_guard_tells_the_status_of_an_engine_whose_threads_end_one_by_one(boot: Boot) -> None:
+    guard = boot.guard(f"exec {sys.executable} -c {shlex.quote(_SLOW_TO_END)}")
+    assert _until(lambda: not boot.members()[1:])
+    assert _close(guard) == 7
 
 
 def test_guard_supervisor_killed_leaves_nothing(boot: Boot) -> None:
