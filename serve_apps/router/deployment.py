@@ -25,6 +25,7 @@ from serve_apps.router.keys import OPEN
 from serve_apps.router.limits import (
     MAX_BODIES_BYTES,
     MAX_PROBES,
+    PATIENCE_S,
     Limits,
     Room,
     Senders,
@@ -55,7 +56,8 @@ MAX_ONGOING_REQUESTS = 1024
 """Of the replica, above MAX_STREAMS: beyond it Serve queues without a word."""
 GRACEFUL_SHUTDOWN_TIMEOUT_S = 60.0
 """How long streams may run on when the replica goes."""
-PLACE_TRIES, PLACE_WAIT_S = 20, 0.01
+PLACE_WITHIN_S, PLACE_WAIT_S = PATIENCE_S + 1.0, 0.01
+"""Longest wait for a place while others only send their bodies, and the least between two looks."""
 RETRY_AFTER_S = 5
 """What a client that finds no room is told: about an answer's time, and short beside a boot."""
 
@@ -167,15 +169,15 @@ class Router:
                 return await self._answer(asked, held)
 
     async def _has_place(self, take: Take) -> bool:
-        """Take a place, from a client that only drips where all are taken."""
-        if take(1):
-            return True
-        if self._senders.end_longest():
-            for _ in range(PLACE_TRIES):
-                await asyncio.sleep(PLACE_WAIT_S)  # until the other one has left
-                if take(1):
-                    return True
-        return False
+        """Take a place; where all are taken, one of a client that only drips, and wait for that."""
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + PLACE_WITHIN_S
+        while not take(1):
+            left_s = self._senders.end_longest()
+            if left_s is None or now_s() + left_s > deadline_s:
+                return False
+            await asyncio.sleep(max(left_s, PLACE_WAIT_S))  # one that was ended has to leave yet
+        return True
 
     async def _read(
         self, request: Request, visitor: Visitor, path: str, started_at: float, take: Take

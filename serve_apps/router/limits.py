@@ -117,15 +117,22 @@ class Senders:
         finally:
             self._since_s.pop(limit, None)
 
-    def end_longest(self) -> bool:
-        """End the one that has been sending longest; return whether one was ended."""
+    def end_longest(self) -> float | None:
+        """End the one that has been sending longest, if it had its time.
+
+        Returns:
+            Seconds until it has had that, 0 where it was ended; None where nobody sends.
+        """
         now_s = asyncio.get_running_loop().time()
         limit, since_s = next(iter(self._since_s.items()), (None, now_s))
-        if limit is None or now_s - since_s < PATIENCE_S:
-            return False
+        if limit is None:
+            return None
+        left_s = since_s + PATIENCE_S - now_s
+        if left_s > 0:
+            return left_s
         del self._since_s[limit]
         limit.reschedule(now_s)
-        return True
+        return 0.0
 
 
 def header_refusal(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> Refusal | None:

@@ -117,6 +117,7 @@ def test_place_of_a_client_that_drips_goes_to_one_that_asks(
     patience_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve_apps.router.limits.PATIENCE_S", patience_s)
+    monkeypatch.setattr("serve_apps.router.deployment.PLACE_WITHIN_S", 10.0)
     limits = {"max_streams": 3, "body_timeout_s": 30.0}
 
     async def run() -> tuple[list[Reply], list[Reply]]:
@@ -135,3 +136,24 @@ def test_place_of_a_client_that_drips_goes_to_one_that_asks(
     assert [reply.status for reply in honest] == ([503, 503] if is_patient else [200, 200])
     ended = [reply.status for reply in drips].count(408)
     assert ended == (0 if is_patient else 1), "the place that it left is free again"
+
+
+def test_client_that_asks_waits_for_the_place_of_one_that_has_just_begun_to_drip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve_apps.router.limits.PATIENCE_S", 0.3)
+
+    async def run() -> tuple[list[Reply], list[Reply]]:
+        router, may_end = (
+            router_of({"v1": FakeEngine()}, limits={"max_streams": 2}),
+            asyncio.Event(),
+        )
+        drips = [asyncio.create_task(ask(router, parts=dripping(may_end))) for _ in range(2)]
+        await asyncio.sleep(0)
+        honest = await asyncio.gather(*(ask(router, GOOD) for _ in range(2)))
+        may_end.set()
+        return honest, await asyncio.gather(*drips)
+
+    honest, drips = asyncio.run(run())
+    assert [reply.status for reply in honest] == [200, 200]
+    assert 408 in [reply.status for reply in drips]
