@@ -59,6 +59,8 @@ BAD = {
     "is slower than promised": {"SPECPILOT_FAKE_STEP_S": "0.03"},
 }
 """Knobs of the stand-in by what is wrong with the challenger."""
+TOO_LONG = {"max_model_len": 10_000_000}
+"""With it the real engine does not start: no model is trained for that."""
 QUICK = Expected(mean=0.005, variance=0.01, weight=3.0, degrees_of_freedom=5)
 """Promised step time of the stand-in, seconds."""
 
@@ -114,6 +116,10 @@ class Scenarios:
         self._pause_s = pause_s
         self._steps = steps
 
+    @property
+    def _is_stand_in(self) -> bool:
+        return self._site.config.engine.launcher == STAND_IN
+
     @contextmanager
     def _clients(self) -> Iterator[Tally]:
         model = self._site.config.engine.served_model_name
@@ -138,10 +144,12 @@ class Scenarios:
 
     def bad_challengers(self) -> Iterator[Row]:
         """Promote what cannot serve: the old version must, and the reason must be there."""
-        for fault, env in BAD.items():
+        faults = BAD if self._is_stand_in else {"does not start": {}}
+        for fault, env in faults.items():
             champion = self._site.champion()
             promised = QUICK if "slower" in fault else None
-            bad = self._site.register(env, step_time=promised)
+            args = {} if self._is_stand_in else TOO_LONG
+            bad = self._site.register(env, args=args, step_time=promised)
             row = self._row(f"challenger {fault}", champion, lambda: self._promote(bad))  # noqa: B023  called at once
             yield self._with_reason(row, bad)
         champion, bad = self._site.champion(), self._site.register()
@@ -209,7 +217,8 @@ class Scenarios:
         yield self._row("swap without leave", champion, lambda: self._promote(new))
         row = self._row("swap", new.version, lambda: self._swap(new), may_fail=True)
         yield self._with_outage(row, new)
-        bad = self._site.register(BAD["does not start"])
+        args = {} if self._is_stand_in else TOO_LONG
+        bad = self._site.register(BAD["does not start"], args=args)
         name = "swap to what does not start"
         row = self._row(name, new.version, lambda: self._swap(bad), may_fail=True)
         yield self._with_outage(self._with_reason(row, bad), bad)

@@ -70,12 +70,17 @@ class Site:
         return MlflowRegistry(self.cluster.mlflow_uri)
 
     def register(
-        self, env: Mapping[str, str] | None = None, *, step_time: Expected | None = None
+        self,
+        env: Mapping[str, str] | None = None,
+        *,
+        args: Mapping[str, int] | None = None,
+        step_time: Expected | None = None,
     ) -> Version:
         """Register a version as a study does, with a promise that an honest engine keeps.
 
         Args:
             env: Added to its engine's environment.
+            args: Added to its engine's arguments.
             step_time: What is promised of it; None promises acceptance only.
         """
         arm = Arm(
@@ -104,6 +109,7 @@ class Site:
             {
                 **spec,
                 "env": {**spec["env"], **(env or {})},
+                "args": {**spec["args"], **(args or {})},
                 "log_path": str(state_dir / Folder.LOGS / "by-hand-{boot_id}.log"),
                 "cache_dir": str(state_dir / Folder.CACHE),
             },
