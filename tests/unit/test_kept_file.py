@@ -116,7 +116,7 @@ def test_write_that_fails_judges_nothing_twice_and_leaves_the_last(
     file.write({"a": "one"}, folder=folder)
     (tmp_path / "state.new").mkdir()
 
-    with pytest.raises(OSError, match="state.new"):
+    with pytest.raises(OSError, match=r"state\.new"):
         file.write({"a": "two"}, folder=folder)
     assert file.read() == {"a": "one"}
     (tmp_path / "state.new").rmdir()
