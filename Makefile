@@ -99,7 +99,7 @@ chaos: setup
 chaos-promotion: setup
 	$(VENV)/python -m infra.chaos.promotion $(ARGS)
 
-# make chaos-attack    the route under attack while honest clients stream; ARGS="--only 'no JSON'"
+# make chaos-attack    the route under attack while honest clients stream; ARGS="--only 'no JSON'"; ARGS=--haproxy
 chaos-attack: setup
 	$(VENV)/python -m infra.chaos.attack $(ARGS)
 

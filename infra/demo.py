@@ -32,6 +32,7 @@ from infra.local.processes import (
 )
 from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError
+from orchestrator.exit_status import ExitStatus
 
 PROJECT = Path(__file__).resolve().parents[1]
 EXCLUDES = (".git", ".venv*", ".engines", ".specpilot", "tests", "docs")
@@ -43,7 +44,6 @@ JOB_ENV = {
 }
 FOREIGN_RAY = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Ray's clients prefer them to the address that they are given."""
-NOTHING_PROMOTED = 3
 RAY_CHATTER = re.compile(
     r"\d{4}-\d\d-\d\d [\d:,]+\t(INFO|SUCC|ERR|WARNING) \w+\.py:\d+ -- |Running entrypoint for job "
 )
@@ -123,9 +123,9 @@ def show(text: str) -> None:
 
 def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, keep: bool) -> int:
     """Say what serves, keep it up if asked, and return the demo's exit status."""
-    if status not in (0, NOTHING_PROMOTED):
+    if status not in (ExitStatus.DONE, ExitStatus.NOTHING_PROMOTED):
         return status
-    if status == NOTHING_PROMOTED:
+    if status == ExitStatus.NOTHING_PROMOTED:
         show("the study is finished; nothing new was promoted")
     if keep:
         show(

@@ -65,8 +65,8 @@ any setting can be overridden after the file: search.num_speculative_tokens=[4,5
 environment: MLFLOW_TRACKING_URI (if tracking.uri is not set), RAY_ADDRESS, SPECPILOT_STATE_DIR
 
 exit status: 0 done; 2 bad input, nothing was started; 3 finished, nothing was promoted, or, of
-premises, a conclusion is stale; 130 stopped by Ctrl-C or SIGTERM; 1 anything else, such as a
-measured block that is not valid
+premises, a conclusion is stale; 130 stopped by Ctrl-C, SIGTERM or a hang-up; 1 anything else, such
+as a measured block that is not valid
 """
 
 COMMANDS = {

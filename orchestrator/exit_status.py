@@ -6,7 +6,10 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """Of every command."""
+    """Of the commands of a study.
+
+    The others share 0, 2 and 130 with them, and say in their help what 1 and 3 are.
+    """
 
     DONE = 0
     FAILED = 1
@@ -14,4 +17,4 @@ class ExitStatus(IntEnum):
     NOTHING_PROMOTED = 3
     """Of ``premises``: something is stale, so that nothing may be promoted on it."""
     INTERRUPTED = 130
-    """By Ctrl-C, SIGTERM or `ray job stop`: what a shell makes of SIGINT, 128 + 2."""
+    """By Ctrl-C, SIGTERM, a hang-up or `ray job stop`: what a shell makes of SIGINT, 128 + 2."""

@@ -208,7 +208,7 @@ def _temperature(request: LoggedRequest, settings: ProfileSettings) -> float | N
 
 
 def moments(requests: Sequence[LoggedRequest]) -> list[tuple[float, int]]:
-    """Return stretches of time, seconds, in which the same number of requests runs, with it."""
+    """Return how long each number of requests ran at once, in order of time: seconds and number."""
     times, running = _stretches(requests)
     return list(zip(np.diff(times).tolist(), running.tolist(), strict=True))
 

@@ -9,12 +9,7 @@ from pathlib import Path
 
 from orchestrator.core.sampling import MAX_TEMPERATURE, same_temperature
 from orchestrator.errors import ConfigError
-from orchestrator.traffic import (
-    ProfileSettings,
-    profile,
-    profile_lines,
-    read_log,
-)
+from orchestrator.traffic import ProfileSettings, profile, profile_lines, read_log
 from orchestrator.traffic_log import check_durations
 
 HELP = "print a study's objective.weights from a log of requests"
@@ -26,7 +21,7 @@ with the request's start and its end or duration, and its usage where known. How
 overlap says the concurrency. docs/decide.md has the keys.
 """
 MAX_DIGITS = 5
-"""Of a concurrency: one client has no more ports."""
+"""Of a concurrency; one client has 65,535 ports."""
 
 
 def add_parser(

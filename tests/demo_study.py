@@ -26,8 +26,11 @@ def local_cluster(state_dir: Path) -> Iterator[LocalCluster]:
     """Start a cluster; nothing of it is left after its stop."""
     cluster = LocalCluster(state_dir=state_dir, ports=Ports())
     cluster.start()
-    yield cluster
-    servers = [server for server in cluster.servers if server.alive]
-    sessions = frozenset(os.getsid(server.process.pid) for server in servers)
-    assert cluster.stop() == [], "processes of the cluster survived"
+    try:
+        yield cluster
+    finally:
+        servers = [server for server in cluster.servers if server.alive]
+        sessions = frozenset(os.getsid(server.process.pid) for server in servers)
+        left = cluster.stop()
+    assert left == [], "processes of the cluster survived"
     assert members(cluster.tag, sessions) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from infra.chaos.namespace import Namespace
-from infra.chaos.site import Site
+from infra.chaos.site import Site, send
 from infra.local.processes import StartError
 from serve_apps.engine import procfs
 
@@ -81,19 +80,19 @@ class Striker:
         self._site = site
         self._namespace = namespace
         self._strikes: Mapping[Kind, Callable[[int], bool]] = {
-            Kind.DRIVER: lambda driver: _send([driver], signal.SIGKILL),
-            Kind.INTERRUPT: lambda driver: _send([driver], signal.SIGINT),
-            Kind.TERMINATE: lambda driver: _send([driver], signal.SIGTERM),
-            Kind.TRIAL: lambda _: _send(site.titled("ray::SpecTrial"), signal.SIGKILL),
-            Kind.REPLICA: lambda _: _send(site.titled("ray::ServeReplica:trial-"), signal.SIGKILL),
-            Kind.ENGINE: lambda _: _send(site.trial_engines(), signal.SIGKILL),
-            Kind.ENGINE_STOPPED: lambda _: _send(site.trial_engines(), signal.SIGSTOP),
-            Kind.RAYLET: lambda _: _send(self._raylet(), signal.SIGKILL),
+            Kind.DRIVER: lambda driver: send([driver], signal.SIGKILL),
+            Kind.INTERRUPT: lambda driver: send([driver], signal.SIGINT),
+            Kind.TERMINATE: lambda driver: send([driver], signal.SIGTERM),
+            Kind.TRIAL: lambda _: send(site.titled("ray::SpecTrial"), signal.SIGKILL),
+            Kind.REPLICA: lambda _: send(site.titled("ray::ServeReplica:trial-"), signal.SIGKILL),
+            Kind.ENGINE: lambda _: send(site.trial_engines(), signal.SIGKILL),
+            Kind.ENGINE_STOPPED: lambda _: send(site.trial_engines(), signal.SIGSTOP),
+            Kind.RAYLET: lambda _: send(self._raylet(), signal.SIGKILL),
             Kind.NETWORK: lambda _: self._cut(),
-            Kind.MLFLOW: lambda _: _send(self._mlflow(), signal.SIGKILL),
-            Kind.MLFLOW_STOPPED: lambda _: _send(self._mlflow(), signal.SIGSTOP),
-            Kind.REAPER: lambda _: _send(site.titled("ray::Reaper"), signal.SIGKILL),
-            Kind.CONTROLLER: lambda _: _send(site.titled("ray::ServeController"), signal.SIGKILL),
+            Kind.MLFLOW: lambda _: send(self._mlflow(), signal.SIGKILL),
+            Kind.MLFLOW_STOPPED: lambda _: send(self._mlflow(), signal.SIGSTOP),
+            Kind.REAPER: lambda _: send(site.titled("ray::Reaper"), signal.SIGKILL),
+            Kind.CONTROLLER: lambda _: send(site.titled("ray::ServeController"), signal.SIGKILL),
         }
         self._mends: Mapping[Kind, Callable[[], None]] = {
             Kind.RAYLET: self._start_node_again,
@@ -176,12 +175,5 @@ class Striker:
             time.sleep(0.2)
 
 
-def _send(pids: Sequence[int], number: int) -> bool:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-    return bool(pids)
-
-
 def _resume(pids: Sequence[int]) -> None:
-    _send(pids, signal.SIGCONT)
+    send(pids, signal.SIGCONT)

@@ -262,11 +262,16 @@ class Site:
         ]
 
 
-def _kill(pids: Sequence[int]) -> bool:
+def send(pids: Sequence[int], number: int) -> bool:
+    """Send a signal to processes, gone ones left out; return whether any was named."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
     return bool(pids)
+
+
+def _kill(pids: Sequence[int]) -> bool:
+    return send(pids, signal.SIGKILL)
 
 
 @contextlib.contextmanager

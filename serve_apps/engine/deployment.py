@@ -67,7 +67,8 @@ class Engine:
 
         Args:
             spec: `EngineSpec.to_dict()`.
-            max_ongoing_requests: Of those that come through the door; as of its options.
+            max_ongoing_requests: As in its options, for the door alone: Serve counts no request
+                that comes through it.
 
         Raises:
             EngineBootError: With kind, cause and log tail in its text, which Serve shows as the

@@ -19,10 +19,11 @@ from ray.job_submission import JobSubmissionClient
 
 from infra.chaos.clients import Clients
 from infra.chaos.site import Site
-from infra.demo import NOTHING_PROMOTED, local_settings, run_study, submit
+from infra.demo import local_settings, run_study, submit
 from infra.local.cluster import LocalCluster
 from orchestrator import cli
 from orchestrator.config import load_config
+from orchestrator.exit_status import ExitStatus
 from orchestrator.ports import Version
 
 pytestmark = [
@@ -70,7 +71,7 @@ def test_study_whose_driver_was_killed_goes_on_promotes_and_keeps_its_champion(
     assert cli.main(["study", str(STUDY), *settings, *resume]) == 2
     assert "has its verdict" in capfd.readouterr().err
 
-    assert run_study(cluster, STUDY, settings) == NOTHING_PROMOTED
+    assert run_study(cluster, STUDY, settings) == ExitStatus.NOTHING_PROMOTED
 
     output = capfd.readouterr().out
     assert "nothing is promoted" in output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def test_write_that_fails_judges_nothing_twice_and_leaves_the_last(
     file.write({"a": "one"}, folder=folder)
     (tmp_path / "state.new").mkdir()
 
-    with suppress(OSError):
+    with pytest.raises(OSError, match=r"state\.new"):
         file.write({"a": "two"}, folder=folder)
     assert file.read() == {"a": "one"}
     (tmp_path / "state.new").rmdir()

@@ -297,8 +297,8 @@ def test_set_is_held_against_what_the_engine_and_the_block_say(
     with pytest.raises(ConfigError, match=says):
         read_observations([path], ReadOptions(constants=given))
 
-    same = {"num_speculative_tokens": f"{arm.num_speculative_tokens}.0", "workload": "w"}
-    same["workload"] = make_block(arm).cell.workload
+    depth, workload = f"{arm.num_speculative_tokens}.0", make_block(arm).cell.workload
+    same = {"num_speculative_tokens": depth, "workload": workload}
     assert len(read_observations([path], ReadOptions(constants=same))[0]) == 1
 
 

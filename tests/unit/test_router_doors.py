@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from router_scene import FakeEngine
+from test_engine_door import CHUNKED, answer_of, framed, in_loop, scene
 
 from serve_apps.engine.door import DoorAddress
 from serve_apps.router.upstream import Engines
-from tests.unit.router_scene import FakeEngine
-from tests.unit.test_engine_door import CHUNKED, answer_of, framed, in_loop, scene
 
 ASKED = ("app-v1", "POST", "/v1/completions", {}, b"{}")
 GONE = DoorAddress(secret="0" * 64, path="/nowhere/door", host=None, port=0)
@@ -85,10 +85,10 @@ async def test_place_that_does_not_come_in_time_is_an_engine_that_is_not_there()
 
     async with scene(answering, most=1) as found:
         engines = engines_of(engine, found.address)
-        engines._assign_timeout_s = 0.05
         await said(engines)
         await settle()
         first = await engines.ask(*ASKED)
+        engines._assign_timeout_s = 0.05
         with pytest.raises(TimeoutError):
             await engines.ask(*ASKED)
         first.close()

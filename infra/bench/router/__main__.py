@@ -44,7 +44,7 @@ class Cell:
     title: str
     streams: int
     requests: int
-    """Of each stream in each half of a round."""
+    """Of each stream on each way in a round."""
     tokens: int
     rounds: int
     """Many short ones, so that all ways meet the same machine."""
@@ -55,7 +55,7 @@ ENGINES = {
     "bench-v1": {"STEP_S": "0.04"},
     "bench-v2": {"STEP_S": "0.005", "STEP_PER_STREAM_S": "0"},
 }
-Results = dict["Cell", dict[str, list[Round]]]
+Results = dict[Cell, dict[str, list[Round]]]
 """By cell and way."""
 CELLS = (
     Cell(
@@ -118,14 +118,14 @@ async def _rounds(cell: Cell, ways: Ways, num_rounds: int) -> dict[str, list[Rou
         answers: dict[str, tuple[Answer, ...]] = {}
         for name in source.sample(list(addresses), len(addresses)):
             headers = {} if name == "direct" else {APP_HEADER: cell.app}
-            answers[name] = await _half(cell, addresses[name], headers, number)
+            answers[name] = await _on_way(cell, addresses[name], headers, number)
         if number:
             for name, rounds in found.items():
                 rounds.append(Round(direct=answers["direct"], routed=answers[name]))
     return found
 
 
-async def _half(
+async def _on_way(
     cell: Cell, address: str, headers: dict[str, str], number: int
 ) -> tuple[Answer, ...]:
     streams = [_stream(cell, address, headers, number, index) for index in range(cell.streams)]
