@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,27 +131,57 @@ def _is_json(path: Path, text: str) -> bool:
 
 
 def _table(path: Path, text: str) -> Iterator[Raw]:
-    # Not splitlines(), which also splits at characters that end no row.
-    numbered = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    numbered = [(n, line) for n, line in numbered if not line.startswith("#")]
-    # A quoted field may hold the end of a line; then the number is that of the row's last line.
-    header_line = numbered[0][1] if numbered else ""
+    lines = _Lines(text)
+    header_line = lines.first()
     has_tabs = "\t" in header_line and (path.suffix == ".tsv" or "," not in header_line)
-    reader = csv.reader(
-        io.StringIO("\n".join(line for _, line in numbered)), delimiter="\t" if has_tabs else ","
-    )
+    # Not lenient: a quote that is never closed would take all rows after it for one field.
+    reader = csv.reader(lines, delimiter="\t" if has_tabs else ",", strict=True)
     try:
         header = _header(path, next(reader, []))
+        lines.is_within_row = False
         for row in reader:
-            where = f"{path} line {numbered[reader.line_num - 1][0]}"
+            where = f"{path} line {lines.number}"
+            lines.is_within_row = False
             if len(row) > len(header):
                 problem = f"{where} has more fields than the header"
                 raise ConfigError("decide FILE", problem, "mend it")
             cells: list[str | None] = [*row, *[None] * (len(header) - len(row))]
             yield Raw(where=where, values=dict(zip(header, cells, strict=True)))
     except csv.Error as error:
-        where = f"{path} line {numbered[reader.line_num - 1][0]}"
+        where = f"{path} line {lines.number}"
         raise ConfigError("decide FILE", f"{where} is no CSV ({error})", "mend it") from error
+
+
+class _Lines:
+    """The lines of a table without comments and empty ones, which a quoted field may hold."""
+
+    def __init__(self, text: str) -> None:
+        # Not splitlines(), which also splits at characters that end no row.
+        self._lines = text.split("\n")
+        self.number = 0
+        """Of the line that was read last, from 1: of a row of several the last."""
+        self.is_within_row = False
+        """Whether the next line goes on with a row; whoever reads says when one is complete."""
+
+    def first(self) -> str:
+        """Return the line with the header; empty without one."""
+        return next((line for line in self._lines if not _is_beside(line)), "")
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        while self.number < len(self._lines):
+            line = self._lines[self.number]
+            self.number += 1
+            if self.is_within_row or not _is_beside(line):
+                self.is_within_row = True
+                return f"{line}\n"
+        raise StopIteration
+
+
+def _is_beside(line: str) -> bool:
+    return not line.strip() or line.startswith("#")
 
 
 def _header(path: Path, fields: Sequence[str]) -> list[str]:

@@ -53,6 +53,28 @@ def test_csv_with_a_nameless_column_and_short_rows_is_read(tmp_path: Path) -> No
     assert notes == []
 
 
+def test_csv_quoted_fields_hold_lines_of_any_kind(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('# source\nboot,note\nb0,"one\n# two\n\nthree"\n# aside\n\nb1,"one\n# two"\n')
+
+    rows = read_raw(path, ReadOptions()).rows
+
+    assert [row.values for row in rows] == [
+        {"boot": "b0", "note": "one\n# two\n\nthree"},
+        {"boot": "b1", "note": "one\n# two"},
+    ]
+    assert [row.where for row in rows] == [f"{path} line 6", f"{path} line 10"]
+
+
+@pytest.mark.parametrize("rows", ['b0,"odd\nb1,\nb2,\n', 'b0,"odd\nb1,"odd\nb2,\n'])
+def test_csv_open_quote_is_refused_and_swallows_no_rows(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"boot,note\n{rows}")
+
+    with pytest.raises(ConfigError, match="is no CSV"):
+        read_raw(path, ReadOptions())
+
+
 @pytest.mark.parametrize("layout", ["lines", "array", "pretty"])
 def test_json_is_read_as_lines_array_or_objects(tmp_path: Path, layout: str) -> None:
     rows = [make_row(boot="a"), make_row(boot="b", accepted_per_pos=[3000, 2000, 1000])]
