@@ -13,7 +13,7 @@ from tests.unit.router_scene import FakeEngine
 from tests.unit.test_engine_door import CHUNKED, answer_of, framed, in_loop, scene
 
 ASKED = ("app-v1", "POST", "/v1/completions", {}, b"{}")
-GONE = DoorAddress(secret="0" * 64, path="/nowhere/door", host=None, port=0)
+GONE = DoorAddress(secret="0" * 64, proof="0" * 64, path="/nowhere/door", host=None, port=0)
 
 
 def engines_of(engine: FakeEngine, *doors: DoorAddress | Exception) -> Engines:
