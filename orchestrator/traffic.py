@@ -34,6 +34,8 @@ from orchestrator.traffic_log import (
     not_believed,
 )
 
+MIN_SHARE = 0.00005
+"""Of all, 0 to 1; a smaller one is written as 0, which no study and no verdict takes."""
 _MOST_TEMPERATURES = 8
 _RANGE = f" of 0 to {MAX_TEMPERATURE:g}"
 _MOST_UNTOLD = 0.1
@@ -133,6 +135,8 @@ def profile(log: Log, settings: ProfileSettings) -> Profile:
             if by_tokens:
                 part = part / (request.end_s - request.start_s) * (request.output_tokens or 0.0)
             weights[key] = weights.get(key, 0.0) + part
+    all_of_it = math.fsum(weights.values())
+    weights = {key: part for key, part in weights.items() if part >= MIN_SHARE * all_of_it}
     total = math.fsum(weights.values())
     if not total:
         problem = "its requests are too short beside the time between them for any share"

@@ -13,6 +13,7 @@ import asyncio
 import hmac
 import logging
 import secrets
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -23,16 +24,16 @@ from serve_apps.engine.spec import HOST
 
 logger = logging.getLogger(__name__)
 
-ACCEPTED = b"+"
-"""What a router reads before the answer: the engine has the request."""
 SECRET_TIMEOUT_S = 10.0
 """From the opening of a connection to its secret."""
 MAX_STRANGERS = 256
-"""Connections that have not shown the secret yet."""
+"""Connections that have not shown the secret yet; one more ends the one that waits longest."""
 _SECRET_BYTES = 32
 _MAX_KEPT_BYTES = 1 << 20
 """Of a request that waits for its place; the rest waits at the router."""
 _SOCKET = "door"
+_SILENT_S, _SILENT_TRIES = 10, 3
+"""Of a connection: it ends after so many questions of the kernel's without an answer."""
 
 _T = TypeVar("_T")
 
@@ -42,6 +43,11 @@ class DoorAddress(NamedTuple):
 
     secret: str
     """[2 * _SECRET_BYTES] hexadecimal; the first thing that is sent."""
+    proof: str
+    """[2 * _SECRET_BYTES] hexadecimal; what the door answers once the engine has the request.
+
+    Whoever has got the port of a door that is gone cannot pass for the engine.
+    """
     path: str | None
     """Unix socket, for the engine's own node."""
     host: str | None
@@ -61,13 +67,14 @@ class Door:
     """
 
     def __init__(self, port: int, folder: str, *, most: int, is_alive: Callable[[], bool]) -> None:
-        self._secret = secrets.token_hex(_SECRET_BYTES)
+        self._secret, self.proof = (secrets.token_hex(_SECRET_BYTES) for _ in range(2))
         self._port, self._path, self._most = port, str(Path(folder) / _SOCKET), most
         self._is_alive = is_alive
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._servers: dict[str | None, asyncio.Server] = {}
-        self._strangers: set[_Visit] = set()
+        self._listening = asyncio.Lock()
+        self._strangers: dict[_Visit, None] = {}
         self._waiting: deque[_Visit] = deque()
         self._inside: set[_Visit] = set()
         self._is_empty = threading.Event()
@@ -85,7 +92,7 @@ class Door:
         """
         port = await asyncio.wrap_future(self._submit(self._listen(host)))
         path = self._path if host is None else None
-        return DoorAddress(secret=self._secret, path=path, host=host, port=port)
+        return DoorAddress(self._secret, self.proof, path=path, host=host, port=port)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Let nobody in any more, and wait for the requests under way; for another thread.
@@ -124,13 +131,14 @@ class Door:
 
     async def _listen(self, host: str | None) -> int:
         loop = asyncio.get_running_loop()
-        if host not in self._servers:
-            if host is None:
-                server = await loop.create_unix_server(lambda: _Visit(self), self._path)
-            else:
-                server = await loop.create_server(lambda: _Visit(self), host, 0)
-            self._servers[host] = server
-            logger.info("the door listens on %s", self._path if host is None else host)
+        async with self._listening:
+            if host not in self._servers:
+                if host is None:
+                    server = await loop.create_unix_server(lambda: _Visit(self), self._path)
+                else:
+                    server = await loop.create_server(lambda: _Visit(self), host, 0)
+                self._servers[host] = server
+                logger.info("the door listens on %s", self._path if host is None else host)
         return 0 if host is None else int(self._servers[host].sockets[0].getsockname()[1])
 
     async def _shut(self) -> None:
@@ -142,9 +150,13 @@ class Door:
 
     def came(self, visit: _Visit) -> None:
         """Take in a connection that has shown nothing yet."""
-        self._strangers.add(visit)
-        if self._is_shut or len(self._strangers) > MAX_STRANGERS:
+        self._strangers[visit] = None
+        if self._is_shut:
             visit.end()
+        elif len(self._strangers) > MAX_STRANGERS:
+            longest = next(iter(self._strangers))
+            del self._strangers[longest]  # it is told of its end later: others may come before
+            longest.end()
 
     def knows(self, secret: bytes) -> bool:
         """Return whether this is the secret."""
@@ -152,13 +164,13 @@ class Door:
 
     def showed(self, visit: _Visit) -> None:
         """Let one in that has shown the secret, or let it wait."""
-        self._strangers.discard(visit)
+        self._strangers.pop(visit, None)
         self._waiting.append(visit)
         self._admit()
 
     def left(self, visit: _Visit) -> None:
         """Forget a connection, and let the next one in."""
-        self._strangers.discard(visit)
+        self._strangers.pop(visit, None)
         if visit in self._waiting:
             self._waiting.remove(visit)
         self._inside.discard(visit)
@@ -172,6 +184,20 @@ class Door:
             self._inside.add(visit)
             self._is_empty.clear()
             visit.begin(self._port if self._is_alive() else None)
+
+
+def watch(connection: asyncio.BaseTransport) -> None:
+    """Have the kernel end a silent connection to a node that is gone, as one without power.
+
+    Neither side would hear of it: a router waits for tokens, and a door for a router to leave.
+    """
+    sock = connection.get_extra_info("socket")
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENT_TRIES)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -219,6 +245,7 @@ class _Visit(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        watch(transport)
         self._timer = asyncio.get_running_loop().call_later(SECRET_TIMEOUT_S, self.end)
         self._door.came(self)
 
@@ -263,22 +290,24 @@ class _Visit(_Side):
             return
         assert engine.transport is not None
         assert self.transport is not None
-        if self.transport.is_closing():
-            engine.transport.close()
+        if self.transport.is_closing() or engine.transport.is_closing():
+            engine.transport.abort()
+            self.end()
             return
         self.other, engine.other = engine, self
-        self.transport.write(ACCEPTED)
-        engine.transport.write(bytes(self._kept))
-        self._kept.clear()
         self.transport.resume_reading()
+        self.transport.write(self._door.proof.encode())
+        engine.transport.write(bytes(self._kept))  # which may pause the reading again
+        self._kept.clear()
 
     def end(self) -> None:
         """End the connection."""
         assert self.transport is not None
         self.transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's
         if self._timer is not None:
             self._timer.cancel()
-        super().connection_lost(exc)
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.abort()  # an engine that does not read would put a close off
         self._door.left(self)

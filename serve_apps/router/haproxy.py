@@ -20,8 +20,14 @@ _OURS = ("frontend prometheus", "listen stats")
 """Sections of the statistics; where production listens says ``production.http_host``."""
 _FRONT = re.compile(r"^frontend http_frontend\n    (bind (?!unix@)\S+)$", re.MULTILINE)
 _BACKEND = re.compile(r"^backend (\S+)$", re.MULTILINE)
+_BODY = re.compile(r"(?:(?: .*)?\n)*")
 _SERVER = re.compile(r"^    server (\S+) (\S+) check(?:.*?)( backup)?$", re.MULTILINE)
+_OF_HTTP = re.compile(r"^    http-reuse .*\n", re.MULTILINE)
+_OF_CHECKS = re.compile(r"^    (?:option httpchk|http-check|default-server) .*\n", re.MULTILINE)
 _SOCKET_PATH = re.compile(r"^    stats socket (\S+) ", re.MULTILINE)
+_INNER, _READ = "front.sock", "specpilot_read"
+_MAX_PATH_BYTES = 97
+"""Of a unix socket: ``sun_path`` in unix(7) less what HAProxy 2.8 adds to it for a moment."""
 _FIRST_BYTES = 12
 """By which a request for Serve itself is known; no request is shorter."""
 _FIRST_BYTES_S = 10
@@ -58,9 +64,14 @@ def passing_through(config: str) -> str:
     """Return a configuration in which the bytes of the only route are passed as they are.
 
     A connection goes to the router whole, unless its first request is one for Serve itself
-    (``/-/healthz``, ``/-/routes``): such a one goes where all went before. With several routes, or
-    one that is not ``/``, a connection may mix them, so that HAProxy must read every request; then
-    nothing changes, nor where it was changed already.
+    (``/-/healthz``, ``/-/routes``), or nobody is there to take it: such a one goes where all went
+    before, which knows an answer. With several routes, or one that is not ``/``, a connection may
+    mix them, so that HAProxy must read every request; then nothing changes, nor where it was
+    changed already, or where the socket between the two would have too long a path or a name that
+    is taken.
+
+    The connections that are passed are in the backend of Ray's name, with Ray's checks: Serve
+    counts by that name who is under way before it lets a node go.
 
     Args:
         config: One that is ``mended``.
@@ -70,17 +81,26 @@ def passing_through(config: str) -> str:
     if front is None or socket is None or len(backends) != 1:
         return config
     (backend,) = backends
-    if f"    acl is_{backend} path_beg /\n" not in config:
+    inner = Path(socket[1]).with_name(_INNER)
+    is_bindable = str(inner) != socket[1] and len(os.fsencode(inner)) <= _MAX_PATH_BYTES
+    if f"    acl is_{backend} path_beg /\n" not in config or not is_bindable:
         return config
-    inner = f"unix@{Path(socket[1]).parent / 'front.sock'}"
-    _, _, rest = config.partition(f"backend {backend}\n")
-    servers = "".join(
-        f"    server {name} {address} track {backend}/{name}{' backup' if is_last else ''}\n"
-        for name, address, is_last in _SERVER.findall(rest)
-    )
+    before, name, rest = config.partition(f"backend {backend}\n")
+    body = _BODY.match(rest)
+    assert body is not None
     begin, end = front.span(1)
+    before = f"{before[:begin]}bind unix@{inner} mode 600{before[end:]}".replace(
+        f"    use_backend {backend} if", f"    use_backend {_READ} if"
+    )
+    read = _SERVER.sub(
+        lambda found: (
+            f"    server {found[1]} {found[2]} track {backend}/{found[1]}{found[3] or ''}"
+        ),
+        _OF_CHECKS.sub("", body[0]),
+    )
     return (
-        f"{config[:begin]}bind {inner} mode 600{config[end:].rstrip()}\n"
+        f"{before}{name}    mode tcp\n{_OF_HTTP.sub('', body[0])}"
+        f"backend {_READ}\n{read}{rest[body.end() :].rstrip()}\n"
         f"""frontend specpilot_route
     mode tcp
     option tcplog
@@ -90,13 +110,12 @@ def passing_through(config: str) -> str:
     acl is_serves req.payload(0,{_FIRST_BYTES}) -m reg -i '^[a-z]+ /-/'
     tcp-request content accept if has_begun
     use_backend specpilot_serves if is_serves
-    default_backend specpilot_stream
+    use_backend specpilot_serves unless {{ nbsrv({backend}) ge 1 }}
+    default_backend {backend}
 backend specpilot_serves
     mode tcp
-    server front {inner}
-backend specpilot_stream
-    mode tcp
-{servers}"""
+    server front unix@{inner}
+"""
     )
 
 

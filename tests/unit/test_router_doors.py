@@ -13,7 +13,7 @@ from serve_apps.engine.door import DoorAddress
 from serve_apps.router.upstream import Engines
 
 ASKED = ("app-v1", "POST", "/v1/completions", {}, b"{}")
-GONE = DoorAddress(secret="0" * 64, path="/nowhere/door", host=None, port=0)
+GONE = DoorAddress(secret="0" * 64, proof="0" * 64, path="/nowhere/door", host=None, port=0)
 
 
 def engines_of(engine: FakeEngine, *doors: DoorAddress | Exception) -> Engines:

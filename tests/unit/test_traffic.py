@@ -48,6 +48,16 @@ def test_profile_weights_cells_by_tokens_where_requests_overlap() -> None:
     assert found.missing == ()
 
 
+def test_share_that_would_be_written_as_zero_is_none() -> None:
+    often = [request(10 * n, 10 * n + 10, **usage(1000)) for n in range(100)]
+    log = log_of(*often, request(2000, 2010, **usage(1), body={"temperature": 0.1}))
+
+    found = profile(log, ProfileSettings())
+
+    assert found.weights == {(1, 0.7): 1.0}
+    assert "0.0000" not in "\n".join(profile_lines(found))
+
+
 def test_profile_without_tokens_is_of_time_and_says_so() -> None:
     found = profile(log_of(request(0, 10), request(5, 15)), ProfileSettings())
 
