@@ -20,11 +20,11 @@ from orchestrator.adapters.node_leftovers import end_dead_boots
 from orchestrator.adapters.node_tasks import on_every_node
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX
 from orchestrator.adapters.serve_exposure import exposure
-from orchestrator.adapters.serve_reaper import start_reaper
+from orchestrator.adapters.serve_reaper import close_leases, open_leases
 from orchestrator.adapters.state import boots_dir
 from orchestrator.config import StudyConfig
 from orchestrator.core.exposure import require_guarded
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, TransientError
 from serve_apps.engine.sockets import is_port_free
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,10 @@ BOARD_WAIT_S = 60.0
 
 NODES_WAIT_S = 30.0
 """Longest wait for the nodes to end what dead boots left; a stopped study has to go, too."""
+
+
+REAPER_WAIT_S = 2.0
+"""Longest wait for the reaper at a study's end; what is there is swept whether it hears or not."""
 
 
 CONNECT_S, GRPC_S = 5.0, 5.0
@@ -253,9 +257,10 @@ def _ray_nodes() -> list[dict[str, Any]]:
 
 
 def start_serve(config: StudyConfig) -> None:
-    """Start Serve where it does not run yet, and the reaper of trial applications.
+    """Start Serve where it does not run yet, and the reaper; only the claim's holder may.
 
-    Serve cannot be started from inside a trial: the trial's placement group would capture it.
+    Serve cannot be started from inside a trial: the trial's placement group would capture it. From
+    now on the reaper gives leases to trials of this process alone, and ends all others.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if not _serve_runs():
@@ -267,7 +272,7 @@ def start_serve(config: StudyConfig) -> None:
             "port": config.production.http_port,
         },
     )
-    ray.get(start_reaper(TRIAL_PREFIX).__ray_ready__.remote())
+    open_leases(TRIAL_PREFIX)
 
 
 def _serve_runs() -> bool:
@@ -284,6 +289,34 @@ def _require_free(host: str, port: int) -> None:
 def trial_applications() -> list[str]:
     """Return the names of all trial applications; none where Serve does not run."""
     return [name for name in serve.status().applications if name.startswith(TRIAL_PREFIX)]
+
+
+def end_trials(*, wait_s: float = 60.0, nodes_wait_s: float = NODES_WAIT_S) -> list[str]:
+    """End all trials of this process for good: what comes up later has no lease, and is ended.
+
+    A trial's actor lives until Ray has noticed that its driver is gone, and may deploy meanwhile.
+
+    Args:
+        wait_s: Longest wait for the reaper and for the applications to be gone.
+        nodes_wait_s: Longest wait for the nodes after that.
+
+    Returns:
+        As ``sweep_trials``.
+
+    Raises:
+        TransientError: The reaper was not told. The trials were ended as far as they are there.
+    """
+    begun, why = time.monotonic(), None
+    try:
+        close_leases(wait_s=min(REAPER_WAIT_S, wait_s))
+    except TransientError as error:
+        why = error
+    left_s = wait_s - (time.monotonic() - begun)
+    swept = sweep_trials(wait_s=left_s, nodes_wait_s=nodes_wait_s)
+    if why is not None:
+        said = "; ".join([*swept, "a trial that still comes up stays until its lease runs out"])
+        raise TransientError(f"{said}: {why}") from why
+    return swept
 
 
 def sweep_trials(*, wait_s: float = 60.0, nodes_wait_s: float = NODES_WAIT_S) -> list[str]:
@@ -315,15 +348,18 @@ def sweep_applications(*, wait_s: float) -> list[str]:
     """Delete all trial applications and return their names; only the claim's holder may.
 
     Args:
-        wait_s: Longest wait for them to be gone.
+        wait_s: Longest wait for them to be gone, with those that come meanwhile.
     """
-    names = trial_applications()
-    for name in names:
-        serve.delete(name, _blocking=False)
-    deadline = time.monotonic() + wait_s
-    while set(names) & set(serve.status().applications) and time.monotonic() < deadline:
+    deleted, deadline = list[str](), time.monotonic() + wait_s
+    while names := trial_applications():
+        for name in names:
+            if name not in deleted:
+                serve.delete(name, _blocking=False)
+                deleted.append(name)
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.5)
-    return names
+    return deleted
 
 
 def job_tags() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from orchestrator import compose
 from orchestrator.adapters.clock import SystemClock
 from orchestrator.adapters.study_file import StudyFile
 from orchestrator.cluster import (
+    end_trials,
     join_guarded_ray,
     join_ray,
     one_study_at_a_time,
@@ -26,7 +27,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.core.race_state import RaceQuestion
 from orchestrator.core.takeover import Kind, PromotionStep
 from orchestrator.delivery import Delivery, delivery
-from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.errors import ConfigError, OrchestratorError, TransientError
 from orchestrator.events import Printer
 from orchestrator.exit_status import ExitStatus
 from orchestrator.forecast import Times, forecast
@@ -130,7 +131,7 @@ def _conduct(
     with one_study_at_a_time(config):
         _asked_now(prepared, registry)  # what serves may refuse the study: nothing begins then
         start_serve(config)
-        _sweep(printer)
+        _tell_swept(sweep_trials(), printer)
         delivery(prepared, join_ray(config), registry, printer).settle()
         cluster = require_free_board(config)
         tracker = compose.tracker(config, num_nodes=cluster.num_trial_nodes)
@@ -142,12 +143,23 @@ def _conduct(
             with driver.stop.undisturbed():
                 give_up(conduct, error, driver.command)
             raise
-        _sweep(printer)
+        _end_trials(printer)
     return ExitStatus.DONE if promoted else ExitStatus.NOTHING_PROMOTED
 
 
-def _sweep(printer: Printer) -> None:
-    swept = sweep_trials()
+def _end_trials(printer: Printer) -> None:
+    """End what is left of the trials; the study has its verdict, and no fault here undoes it."""
+    try:
+        _tell_swept(end_trials(), printer)
+    except TransientError as error:
+        printer.say(_may_be_left(error))
+
+
+def _may_be_left(error: Exception) -> str:
+    return f"something of trials may be left, which `clean` shows: {error}"
+
+
+def _tell_swept(swept: Sequence[str], printer: Printer) -> None:
     if swept:
         printer.say(f"of dead trials: {', '.join(swept)}")
 
@@ -177,9 +189,7 @@ def give_up(
     conduct: Conduct,
     error: BaseException,
     command: str,
-    sweep: Callable[[], object] = lambda: sweep_trials(
-        wait_s=SWEEP_S - 2, nodes_wait_s=SWEEP_S - 2
-    ),
+    sweep: Callable[[], object] = lambda: end_trials(wait_s=SWEEP_S - 2, nodes_wait_s=SWEEP_S - 2),
 ) -> None:
     """Say how to resume, and close what can be closed; the error is the caller's to raise on.
 
@@ -196,7 +206,7 @@ def give_up(
     try:
         within(SWEEP_S, sweep)
     except Exception as second:  # noqa: BLE001  Ray has many, and the first error is the cause
-        say(f"something of trials may be left, which `clean` shows: {second}")
+        say(_may_be_left(second))
     try:
         within(CLOSE_S, lambda: _close_failed(conduct, error))
     except OrchestratorError as second:

@@ -6,24 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import ray
 
 from one_node.conftest import OneNode
-from orchestrator.core.types import Arm
+from one_node.trials import BASELINE, STUDY, deploy, engine_of, reaper_on, spec
 from serve_apps.engine import procfs, record
 from serve_apps.engine.spec import (
     BOOT_ID_VARIABLE,
     BOOTS_DIR_VARIABLE,
-    FAKE_LAUNCHER,
     SUPERVISOR_VARIABLE,
     TRIAL_VARIABLE,
-    EngineSpec,
     trial_mark,
 )
 
@@ -32,9 +29,7 @@ with warnings.catch_warnings():  # Serve's own use of pydantic is deprecated
     from ray import serve
 
     from orchestrator import cluster
-    from orchestrator.adapters.serve_engine import EnginePlacement, ServeEngine
-    from orchestrator.adapters.serve_reaper import Lease, leases, start_reaper
-    from serve_apps.engine.deployment import EngineOptions, trial_app
+    from orchestrator.adapters.serve_reaper import leases, start_reaper
 
 pytestmark = [
     pytest.mark.integration,
@@ -43,53 +38,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-STUDY = "demo-1a2b3c4d-20261129-101500"
 GONE = "4194303:1"
-BASELINE = Arm(engine_build="0.32.0", num_speculative_tokens=0)
-
-
-def until(what: Callable[[], object], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
 def state(one_node: OneNode) -> Iterator[Path]:
     """Return the state folder of a Ray whose reaper looks after trials; also ``clean`` joins it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECPILOT_STATE_DIR", str(one_node.state))
-        patch.setenv("RAY_ADDRESS", one_node.address)
-        reaper = start_reaper("trial-")
-        ray.get(reaper.__ray_ready__.remote())
+    with reaper_on(one_node):
         yield one_node.state
-        ray.kill(reaper)
-
-
-def spec(state: Path, app: str | None) -> EngineSpec:
-    return EngineSpec(
-        model="/models/target",
-        served_model_name="served",
-        log_path=str(state / "{boot_id}.log"),
-        launcher=FAKE_LAUNCHER,
-        boot_timeout_s=60,
-        stop_timeout_s=1,
-        trial=None if app is None else f"{STUDY}/{app}",
-        boots_dir=None if app is None else str(state / "boots"),
-    )
-
-
-def deploy(**apps: EngineSpec) -> None:
-    """Bring up an application for each spec, all at once; "_" stands for "-" in a name."""
-    options = EngineOptions(node_id=ray.get_runtime_context().get_node_id())
-    named = {name.replace("_", "-"): what for name, what in apps.items()}
-    targets = [
-        serve.RunTarget(target=trial_app(what.to_dict(), options), name=name, route_prefix=None)
-        for name, what in named.items()
-    ]
-    serve.run_many(targets, wait_for_applications_running=False)
-    until(lambda: {serve.status().applications[name].status for name in named} == {"RUNNING"})
 
 
 def guard_of(boot: record.BootRecord) -> int:
@@ -116,20 +72,7 @@ def orphan(state: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_trial_whose_guard_was_killed_leaves_nothing_after_its_stop(state: Path) -> None:
     name = "trial-guardless"
     trial = f"{STUDY}/{name}"
-    engine = ServeEngine(
-        EnginePlacement(
-            app_name=name,
-            node_id=ray.get_runtime_context().get_node_id(),
-            engine_token="GB10",
-            num_gpus=0,
-            max_streams=4,
-            boot_timeout_s=60,
-            trial=trial,
-            boots_dir=state / "boots",
-        ),
-        spec_for=lambda _arm: spec(state, None),
-        lease=Lease(name),
-    )
+    engine = engine_of(state, name)
     engine.start(BASELINE, lambda _text: None)
     (file,) = record.files(state / "boots")
     boot = record.read(file)
@@ -165,7 +108,7 @@ def test_sweep_ends_trials_and_dead_boots_and_leaves_production(
 
 def clean(*options: str) -> str:
     for name in ("trial-dying", "trial-lost"):  # a lease is long enough for one look
-        ray.get(start_reaper("trial-").renew.remote(name))
+        ray.get(start_reaper("trial-").renew.remote(name, "01000000"))
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", "clean", *options],
         capture_output=True,
