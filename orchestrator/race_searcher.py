@@ -15,6 +15,7 @@ from orchestrator.core.build_race import BuildRace, build_races, next_turn
 from orchestrator.core.builds import arm_names
 from orchestrator.core.codec import from_plain, to_plain
 from orchestrator.core.estimate import known_arms
+from orchestrator.core.freed_nodes import FreedNodes
 from orchestrator.core.journal import Entry
 from orchestrator.core.proof_gates import NO_PROOF, ProofDemands
 from orchestrator.core.race_state import (
@@ -125,6 +126,7 @@ class RaceSearcher(Searcher):
         self._plain: list[dict[str, Any]] = []
         self._spent_s: list[float] = []
         self._running: dict[str, tuple[Arm, int, float]] = {}
+        self._freed = FreedNodes()
         self._lost: list[Arm] = []
         self._cut: list[Arm] = []
         self._stopped: list[Arm] = []
@@ -201,6 +203,7 @@ class RaceSearcher(Searcher):
             return None
         number = self._num_booted(arm)
         self._trial_ids.add(trial_id)
+        self._freed.take()
         self._running[trial_id] = (arm, number, self._now_s())
         self._on_issue(trial_id, f"{self._name(arm)} (boot {number + 1})")
         return _order(arm, number)
@@ -215,6 +218,7 @@ class RaceSearcher(Searcher):
             if due is not None:
                 arm, number = due
                 self._trial_ids.add(trial_id)
+                self._freed.take()
                 self._on_issue(trial_id, f"{self._name(arm)} (proof)")
                 return _order(arm, number, is_proof=True, floor=proofs.floor(arm))
         if self._num_proofs_running:
@@ -229,6 +233,7 @@ class RaceSearcher(Searcher):
         boot = None if error or not result or "boot" not in result else read_boot(result)
         is_proof = any(self._end_proof(proofs, trial_id, boot) for proofs in self._proofs.values())
         issued = self._running.pop(trial_id, None)
+        self._freed.free(None if boot is None else boot.node_id)
         if issued is not None:
             arm, _, begun_s = issued
             if boot is not None:
@@ -373,6 +378,7 @@ class RaceSearcher(Searcher):
             choice=self.choices.get(race.build),
             elapsed=race.elapsed(spent),
             set_aside=self._proofs[race.build].set_aside,
+            node_id=self._freed.next,
         )
 
 

@@ -138,6 +138,7 @@ def _across(
     wanted += [(choice.arm, choice.fresh_boots, choice.chosen_by) for choice in others]
     num_left = _num_left(races, states)
     is_running = False
+    due: list[Arm] = []
     for arm, count, chose in wanted:
         state = states[arm.engine_build]
         if arm in state.dead or arm in state.known:
@@ -149,8 +150,12 @@ def _across(
         lacks = count - running - sum(trial_id not in chose for trial_id in own)
         may_boot = failed <= MAX_RETRIES and num_left > 0 and _has_time(state, ours.settings)
         if lacks > 0 and may_boot:
-            reason = f"vLLM {arm.engine_build}: {arm.label} for the comparison of builds"
-            return RaceDecision(kind="boot", reason=reason, arm=arm, replicate=issued)
+            due.append(arm)
+    if due:
+        arm = min(due, key=lambda arm: states[arm.engine_build].on_node.get(arm, 0))
+        reason = f"vLLM {arm.engine_build}: {arm.label} for the comparison of builds"
+        issued = states[arm.engine_build].issued.get(arm, 0)
+        return RaceDecision(kind="boot", reason=reason, arm=arm, replicate=issued)
     return RaceDecision(kind="wait", reason="the last boots are running") if is_running else None
 
 

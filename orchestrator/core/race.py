@@ -142,7 +142,7 @@ class _Race:
         """Return the next fresh boot, or the end."""
         wanting = [arm for arm in (choice.arm, self._reference) if self._lacks(arm, choice) > 0]
         if wanting and self._num_left() > 0 and self._time_for(1):
-            arm = max(wanting, key=lambda arm: self._lacks(arm, choice))
+            arm = min(wanting, key=lambda arm: (self._on_node(arm), -self._lacks(arm, choice)))
             assert arm is not None
             return self._boot(arm, f"confirmation of {choice.arm.label}", choice)
         if self._any_running():
@@ -212,7 +212,7 @@ class _Race:
         return next(likely, most)
 
     def _wanted(self, now: Standings) -> Arm | None:
-        """Return the leader or its strongest rival, whichever has fewer boots."""
+        """Return the leader or its strongest rival: the one with fewer boots, then on this node."""
         margin, known = math.log1p(self._settings.tolerance), self._state.known
 
         def doubt(arm: Arm, gap: float) -> float:
@@ -222,7 +222,11 @@ class _Race:
 
         ranked = sorted(now.rivals, key=lambda rival: doubt(rival.arm, rival.gap))
         pair = [arm for arm in (*(r.arm for r in ranked[:1]), now.leader) if arm not in known]
-        return min(pair, key=self._held) if pair else None
+        if not pair:
+            return None
+        fewest = min(map(self._held, pair))
+        near = [arm for arm in pair if self._held(arm) <= fewest + 1]
+        return min(near, key=lambda arm: (self._on_node(arm), self._held(arm)))
 
     def _reserve(self, leader: Arm) -> int:
         """Return the boots that the confirmation of the leader would take."""
@@ -266,6 +270,12 @@ class _Race:
 
     def _issued(self, arm: Arm) -> int:
         return self._state.issued.get(arm, 0)
+
+    def _on_node(self, arm: Arm | None) -> float:
+        """Return the share of an arm's scored boots that ran on the node of the next boot."""
+        if arm is None:
+            return 0.0
+        return self._state.on_node.get(arm, 0) / max(1, len(self._scores[arm]))
 
     def _running(self, arm: Arm) -> int:
         ended = sum(item.arm == arm for item in self._state.scored) + self._state.failed.get(arm, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -108,6 +109,8 @@ class RaceState:
     """Arms whose score a model states: after their first boot more would tell nothing."""
     kv_cache_tokens: Mapping[Arm, int] = field(default_factory=dict)
     """Smallest over boots, for ties."""
+    on_node: Mapping[Arm, int] = field(default_factory=dict)
+    """Scored boots on the node that the next boot will run on; empty where that is not known."""
     choice: Choice | None = None
     outliers: frozenset[str] = frozenset()
     """Trial ids of boots far from their arm's others, once there is a choice to confirm."""
@@ -165,6 +168,7 @@ def race_state(
     choice: Choice | None = None,
     elapsed: Elapsed | None = None,
     set_aside: Collection[Arm] = (),
+    node_id: str | None = None,
 ) -> RaceState:
     """Return what the race decides on.
 
@@ -179,10 +183,12 @@ def race_state(
         choice: What the race has chosen, if it has.
         elapsed: The time taken; None where hours do not matter.
         set_aside: Arms that cannot win by what their proof boots showed; the reference stays.
+        node_id: Node that the next boot will run on; None where that is not known.
     """
     failed = dict.fromkeys(question.arms, 0)
     issued = dict.fromkeys(question.arms, 0)
     kv: dict[Arm, int] = {}
+    on_node: Counter[Arm] = Counter()
     dead: set[Arm] = {arm for arm in set_aside if arm != question.reference}
     scored: list[Scored] = []
     odd = odd_boots([item.boot for item in ended])
@@ -195,6 +201,7 @@ def race_state(
             failed[boot.arm] += 1
         else:
             scored.append(Scored(trial_id=boot.trial_id, arm=boot.arm, score_s=item.score_s))
+            on_node[boot.arm] += boot.node_id == node_id
             tokens = None if boot.facts is None else boot.facts.kv_cache_tokens
             if tokens is not None:
                 kv[boot.arm] = min(tokens, kv.get(boot.arm, tokens))
@@ -212,6 +219,7 @@ def race_state(
         failed=failed,
         known=known_arms(question.arms, question.board),
         kv_cache_tokens=kv,
+        on_node=on_node,
         choice=choice,
         outliers=frozenset() if choice is None else _outliers(ended, question),
         elapsed=elapsed,

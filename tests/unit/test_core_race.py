@@ -318,6 +318,61 @@ def test_selection_starts_while_the_coverage_runs_and_stays_within_its_width() -
     assert next_boot(state, SETTINGS).kind == "wait"
 
 
+@pytest.mark.parametrize("seen", [BEST, make_arm(6)])
+def test_of_the_leader_and_its_rival_the_one_less_seen_on_the_node_boots_there(seen: Arm) -> None:
+    arms = (BASELINE, make_arm(6), BEST)
+    scores = {BASELINE: 2.0, make_arm(6): 1.01, BEST: 1.0}
+    state = RaceState(
+        arms=arms,
+        incumbent=None,
+        scored=tuple(Scored(trial_id=a.key, arm=a, score_s=s) for a, s in scores.items()),
+        issued=dict.fromkeys(arms, 1),
+        on_node={seen: 1},
+    )
+
+    decision = next_boot(state, SETTINGS)
+
+    assert decision.reason.startswith("selection")
+    assert {decision.arm, seen} == {make_arm(6), BEST}
+
+
+@pytest.mark.parametrize("seen", [BEST, BASELINE])
+def test_fresh_boots_begin_with_the_arm_less_seen_on_the_node(seen: Arm) -> None:
+    choice = Choice(arm=BEST, stop="winner", reason="", chosen_by=("0", "1"), fresh_boots=2)
+    state = RaceState(
+        arms=(BASELINE, BEST),
+        incumbent=None,
+        scored=tuple(
+            Scored(trial_id=str(n), arm=arm, score_s=1.0) for n, arm in enumerate((BEST, BASELINE))
+        ),
+        issued={BEST: 1, BASELINE: 1},
+        on_node={seen: 1},
+        choice=choice,
+    )
+
+    decision = next_boot(state, SETTINGS)
+
+    assert decision.reason.startswith("confirmation")
+    assert {decision.arm, seen} == {BASELINE, BEST}
+
+
+def test_race_state_counts_the_scored_boots_of_the_next_boot_s_node() -> None:
+    question = RaceQuestion(arms=ARMS, incumbent=None, weights={CELL: 1.0}, board=None)
+    boots = [
+        replace(
+            make_boot(BEST, [make_block(BEST, seconds_per_token=0.03)], replicate=number),
+            node_id=node_id,
+        )
+        for number, node_id in enumerate(("a", "b", "a"))
+    ]
+    boots.append(replace(make_boot(make_arm(5), [], status=BootStatus.FAILED), node_id="a"))
+    ended = [outcome(boot, question) for boot in boots]
+
+    assert race_state(question, ended=ended, node_id="a").on_node == {BEST: 2}
+    assert race_state(question, ended=ended, node_id="b").on_node == {BEST: 1}
+    assert not any(race_state(question, ended=ended).on_node.values())
+
+
 def test_first_boots_all_running_is_a_wait() -> None:
     state = RaceState(arms=ARMS, incumbent=None, scored=(), issued=dict.fromkeys(ARMS, 1))
     decision = next_boot(state, SETTINGS)

@@ -106,6 +106,29 @@ def test_race_on_two_nodes_covers_the_same_arms_and_ends() -> None:
     assert searcher.choice is not None
 
 
+def test_race_on_two_nodes_spreads_the_boots_of_those_it_compares_over_both() -> None:
+    """What nodes differ by must not pass for a difference of arms."""
+    searcher, cluster = make_searcher(), Cluster({})
+    running: dict[str, tuple[str, dict[str, Any]]] = {}
+    for number in count():
+        config = searcher.suggest(f"t{number}") if len(running) < 2 else None
+        if config == Searcher.FINISHED:
+            break
+        if isinstance(config, dict):
+            free = min({"a", "b"} - {node for node, _ in running.values()})
+            running[f"t{number}"] = (free, config)
+            continue
+        trial_id = next(iter(running))
+        node, config = running.pop(trial_id)
+        result = cluster.boot(trial_id, config)
+        boot = replace(from_plain(Boot, json.loads(result["boot"])), node_id=node)
+        searcher.on_trial_complete(trial_id, {**result, "boot": json.dumps(to_plain(boot))})
+
+    assert searcher.choice is not None
+    for arm in (searcher.choice.arm, BASELINE):
+        assert {boot.node_id for boot in searcher.boots if boot.arm == arm} == {"a", "b"}
+
+
 def test_issued_boots_are_told_at_once() -> None:
     told: list[tuple[str, str]] = []
     searcher = RaceSearcher(make_plan(), lambda trial_id, name: told.append((trial_id, name)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from infra.bench.verdict import race, replay
 from infra.bench.verdict.coverage import (
@@ -24,7 +25,7 @@ from infra.bench.verdict.coverage import (
     coverage_lines,
     summary_lines,
 )
-from infra.bench.verdict.nodes import node_lines
+from infra.bench.verdict.nodes import node_lines, order_lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m infra.bench.verdict")
     parser.add_argument("table", choices=["coverage", "nodes", "replay", "race"])
     parser.add_argument("--simulations", type=int, default=1000, help="of each row")
-    parser.add_argument("--studies", type=int, default=500, help="of each world of the race")
+    parser.add_argument("--studies", type=int, default=500, help="of each world, or row of races")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
     if min(options.simulations, options.studies, options.processes) < 1:
@@ -45,7 +46,9 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
     if options.table == "race":
         return race.report(num_studies=options.studies, num_processes=options.processes)
     if options.table == "nodes":
-        return node_lines(options.simulations)
+        return chain(
+            order_lines(options.studies, options.processes), node_lines(options.simulations)
+        )
     if options.table == "replay":
         return replay.report()
     return _coverage_lines(options.simulations, options.processes)

@@ -1,12 +1,21 @@
-"""Nodes as a term of the model of boots, or as a part of their spread: which is the better."""
+"""Nodes as blocks: in the order of a race's boots, and as a term of the model of boots."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy import stats
+
+from orchestrator.core.comparison import measured
+from orchestrator.core.types import Arm, Boot
+from orchestrator.fakes.simulate.study import DEFAULT_SETTINGS, simulate_race
+from orchestrator.fakes.simulate.worlds import article_world
 
 BOOT_SPREAD = 0.02
 NUM_ARMS = 4
@@ -15,6 +24,19 @@ NUM_NODES = (2, 4, 8)
 NUM_BOOTS = (2, 3, 6)
 FEWEST_DEGREES = (1, 6)
 """Nodes are taken out where so many degrees of freedom are left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """What a race's boots say of its choice and what serves."""
+
+    error: float
+    """Of the log ratio, against the truth."""
+    width: float
+    """Of its 95 % interval."""
+    holds: bool
+    apart: float
+    """Share of the boots that would have to move for both to have run on the same nodes, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,3 +98,60 @@ def _difference(study: _Study, fewest: int | None) -> tuple[float, float]:
     variance = float(residuals @ residuals) / degrees * float(contrast @ inverse @ contrast)
     half = float(stats.t.ppf(0.975, degrees)) * variance**0.5
     return float(estimates[0] - estimates[1]), half
+
+
+def order_lines(num_races: int, num_processes: int) -> Iterator[str]:
+    """Return what it helps that a race knows the node of its next boot, where one is free."""
+    yield f"races in the article's world, {num_races} a row, seeds 0 to {num_races - 1}"
+    yield "nodes offset" + "".join(
+        f"{name:>12}{'apart':>8}{'error':>8}{'held':>8}{'width':>8}"
+        for name in ("by chance", "spread")
+    )
+    with ProcessPoolExecutor(num_processes) as pool:
+        for num_nodes in NUM_NODES:
+            for offset in OFFSETS:
+                parts = [f"{num_nodes:>5} {offset:>6.0%}"]
+                for tells_node in (False, True):
+                    race = partial(_race, num_nodes, offset, tells_node)
+                    found = list(pool.map(race, range(num_races), chunksize=5))
+                    parts.append(_order_text([item for item in found if item is not None]))
+                yield "".join(parts)
+
+
+def _order_text(found: list[_Compared]) -> str:
+    error = math.sqrt(sum(item.error**2 for item in found) / len(found))
+    apart, held, width = (
+        sum(values) / len(found)
+        for values in zip(*((item.apart, item.holds, item.width) for item in found), strict=True)
+    )
+    return f"{len(found):>12}{apart:>8.0%}{error:>8.4f}{held:>8.1%}{width:>8.4f}"
+
+
+def _race(num_nodes: int, offset: float, tells_node: bool, seed: int) -> _Compared | None:
+    """Return one race's comparison; None where it chose what serves or has no interval."""
+    world = article_world(BOOT_SPREAD)
+    world = replace(world, spread=replace(world.spread, node_cv=offset))
+    settings = DEFAULT_SETTINGS.race
+    race = simulate_race(world, settings, nodes=num_nodes, seed=seed, tells_node=tells_node)
+    arm, serves = race.chosen, world.incumbent
+    if arm is None or serves is None or arm == serves:
+        return None
+    taken = measured(race.boots, cells=world.cells, board=None)
+    found = taken.compare(world.weights).contrast(arm, serves, confidence=0.95)
+    if found.log_ratio is None or found.low is None or found.high is None:
+        return None
+    truth = math.log(world.true_objective(arm) / world.true_objective(serves))
+    return _Compared(
+        error=found.log_ratio - truth,
+        width=found.high - found.low,
+        holds=found.low <= truth <= found.high,
+        apart=_apart(race.boots, arm, serves),
+    )
+
+
+def _apart(boots: tuple[Boot, ...], a: Arm, b: Arm) -> float:
+    shares = []
+    for arm in (a, b):
+        nodes = Counter(boot.node_id for boot in boots if boot.arm == arm)
+        shares.append({node: count / nodes.total() for node, count in nodes.items()})
+    return sum(abs(shares[0].get(n, 0) - shares[1].get(n, 0)) for n in {*shares[0], *shares[1]}) / 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 
+from orchestrator.core.freed_nodes import FreedNodes
 from orchestrator.core.promotion import GateSettings
 from orchestrator.core.race import RaceDecision, next_boot
 from orchestrator.core.race_state import (
@@ -91,6 +92,7 @@ def simulate_race(
     nodes: int = 8,
     seed: int,
     board: BoardModel | None = None,
+    tells_node: bool = True,
 ) -> SimulatedRace:
     """Run one race: whenever a node is idle it is asked, as Tune asks its searcher.
 
@@ -100,8 +102,16 @@ def simulate_race(
         nodes: Boots that run at a time.
         seed: Of the study: coverage order, prompts, nodes and luck.
         board: Source of modelled step times; None to measure them.
+        tells_node: Whether the race knows the node of the next boot, where a real one would.
     """
-    loop = _Loop(world, replace(race, seed=seed), nodes=nodes, seed=seed, board=board)
+    loop = _Loop(
+        world,
+        replace(race, seed=seed),
+        nodes=nodes,
+        seed=seed,
+        board=board,
+        tells_node=tells_node,
+    )
     stop_reason = loop.run()
     return SimulatedRace(
         timed=tuple(loop.ended), choice=loop.choice, stop_reason=stop_reason, num_nodes=nodes
@@ -138,7 +148,14 @@ class _Loop:
     """Nodes and boots under way."""
 
     def __init__(
-        self, world: World, race: RaceSettings, *, nodes: int, seed: int, board: BoardModel | None
+        self,
+        world: World,
+        race: RaceSettings,
+        *,
+        nodes: int,
+        seed: int,
+        board: BoardModel | None,
+        tells_node: bool,
     ) -> None:
         self._world = world
         self._race = race
@@ -150,6 +167,8 @@ class _Loop:
         self._now_s = 0.0
         self._idle = [f"node-{index}" for index in range(nodes)]
         self._running: list[tuple[float, int, TimedBoot]] = []
+        self._freed = FreedNodes()
+        self._tells_node = tells_node
         self._num_started = 0
         self._outcomes: list[Outcome] = []
         self.ended: list[TimedBoot] = []
@@ -188,6 +207,7 @@ class _Loop:
             seed=self._seed,
         )
         self._num_started += 1
+        self._freed.take()
         heapq.heappush(self._running, (timed.end_s, self._num_started, timed))
 
     def _finish_next(self) -> None:
@@ -195,6 +215,7 @@ class _Loop:
         self.ended.append(timed)
         self._outcomes.append(outcome(timed.boot, self._question))
         self._idle.append(timed.boot.node_id)
+        self._freed.free(timed.boot.node_id)
 
     def _state(self) -> RaceState:
         spent_s = [item.end_s - item.start_s for item in self.ended]
@@ -205,4 +226,5 @@ class _Loop:
             running=[timed.boot.arm for _, _, timed in self._running],
             choice=self.choice,
             elapsed=spent,
+            node_id=self._freed.next if self._tells_node else None,
         )
