@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.local.processes import end_group
 from orchestrator.core.exposition import EngineCounters, parse_counters
 from serve_apps.audit.plugin import AUDIT_DIR_VARIABLE
 from serve_apps.cpu import environment
@@ -129,7 +129,7 @@ def booted(
         _wait_ready(engine, process, log)
         yield engine
     finally:
-        _end(process)
+        end_group(process)
 
 
 def _environment(records: Path | None) -> Mapping[str, str]:
@@ -151,16 +151,6 @@ def _wait_ready(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> 
         else:
             return
     raise RuntimeError(f"the engine did not answer in {BOOT_DEADLINE_S:.0f} s, see {log}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, signal_number)
-            process.wait(timeout=20)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-    process.wait()
 
 
 def prompts() -> list[str]:

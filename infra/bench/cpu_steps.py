@@ -13,7 +13,6 @@ hardly depends on what else the machine does, and so tells a slow engine from a 
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.local.processes import end_group
 from orchestrator.core.exposition import EngineCounters, delta, parse_counters
 from orchestrator.core.formulas import acceptance_length, output_throughput
 from orchestrator.core.types import CounterSnapshot
@@ -164,7 +164,7 @@ def engine(options: Options, rule: tuple[str, str] | None) -> Iterator[tuple[flo
         _wait_ready(options.port, process, started, options.log)
         yield time.monotonic() - started, process.pid
     finally:
-        _end(process)
+        end_group(process)
 
 
 def _wait_ready(port: int, process: subprocess.Popen[bytes], started: float, log: Path) -> None:
@@ -178,19 +178,6 @@ def _wait_ready(port: int, process: subprocess.Popen[bytes], started: float, log
         else:
             return
     raise RuntimeError(f"the engine did not answer in {_BOOT_DEADLINE_S:.0f} s, see {log}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, signal_number)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
 
 
 def measure(options: Options, rule: tuple[str, str] | None) -> Measurement:

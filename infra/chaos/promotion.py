@@ -303,7 +303,7 @@ class Scenarios:
 
 def _run(
     names: Sequence[str], num_nodes: int, args: argparse.Namespace, rows: list[Row]
-) -> list[int]:
+) -> list[str]:
     """Run scenarios on one cluster; return the processes that could not be ended."""
     cluster = LocalCluster(
         state_dir=args.state_dir.resolve() / f"nodes-{num_nodes}",
@@ -349,7 +349,7 @@ def main() -> int:
         parser.error(f"no such scenario: {unknown[0]}")
     take_interrupts()
     rows: list[Row] = []
-    left: list[int] = []
+    left: list[str] = []
     for num_nodes in sorted({NODES[name] for name in wanted}, reverse=True):
         names = [name for name in wanted if NODES[name] == num_nodes]
         left += _run(names, num_nodes, args, rows)

@@ -56,7 +56,7 @@ def main() -> int:
     results.parent.mkdir(parents=True, exist_ok=True)
     done = {record.seed for record in read(results)}
     seeds = [seed for seed in range(args.first, args.first + args.studies) if seed not in done]
-    left: list[int] = []
+    left: list[str] = []
     if seeds:
         take_interrupts()
         with _namespace() as namespace:
@@ -81,7 +81,7 @@ def _arguments() -> argparse.Namespace:
 
 def _run(
     seeds: Sequence[int], args: argparse.Namespace, namespace: Namespace | None, results: Path
-) -> list[int]:
+) -> list[str]:
     """Run the studies of some seeds; return the processes that could not be ended."""
     cluster = LocalCluster(
         state_dir=args.state_dir.resolve(),
@@ -155,7 +155,7 @@ def line(record: StudyRecord) -> str:
     )
 
 
-def table(records: Sequence[StudyRecord], left: Sequence[int]) -> list[str]:
+def table(records: Sequence[StudyRecord], left: Sequence[str]) -> list[str]:
     """Return what all studies came to."""
     kills = Counter(fault.rpartition(" at ")[0] for record in records for fault in record.faults)
     counts = {

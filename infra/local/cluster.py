@@ -137,8 +137,8 @@ class LocalCluster:
             self.stop()
             raise
 
-    def stop(self) -> list[int]:
-        """End everything of this cluster; return the ids that could not be ended."""
+    def stop(self) -> list[str]:
+        """End everything of this cluster; return what could not be ended, "pid: command line"."""
         if self._lock is None:
             return []
         left = end_members(self.tag)
@@ -312,10 +312,11 @@ class LocalCluster:
         MLflow goes on.
 
         Raises:
-            StartError: Ray or Serve did not come up again.
+            StartError: Ray did not end, or Ray or Serve did not come up again.
         """
         mlflow = self.server("mlflow")
-        kill_all_but(self.tag, mlflow.process.pid)
+        if left := kill_all_but(self.tag, mlflow.process.pid):
+            raise StartError(f"processes of Ray that could not be ended: {left}")
         reap([server for server in self.servers if server is not mlflow])
         self.servers[:] = [mlflow]
         self._start_ray()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,41 +86,36 @@ def members(tag: str, sessions: AbstractSet[int] = frozenset()) -> list[int]:
     return sorted({*own, *(pid for pid in _others() if procfs.session(pid) in theirs)})
 
 
-def end_members(tag: str, *, grace_s: float = 15.0) -> list[int]:
-    """End all processes of one local cluster; return those that survived SIGKILL.
+def end_members(tag: str, *, grace_s: float = 15.0) -> list[str]:
+    """End all processes of one local cluster; return those that survived SIGKILL, described.
 
     SIGTERM first, so that engine guards and servers can clean up, then SIGKILL by id.
     """
     sessions = _sessions(tagged(tag))
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        for pid in members(tag, sessions):
-            try:
-                os.kill(pid, sent)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + grace_s
-        while members(tag, sessions) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if not members(tag, sessions):
-            break
-    return members(tag, sessions)
+    return procfs.end_all(lambda: map(procfs.identity, members(tag, sessions)), grace_s=grace_s)
 
 
-def kill_all_but(tag: str, spared: int) -> None:
-    """SIGKILL a cluster's processes until none is left but those of one session.
+def kill_all_but(tag: str, spared: int) -> list[str]:
+    """SIGKILL a cluster's processes but those of one session; return who survived, described.
 
     Args:
         tag: The cluster's tag.
         spared: Leader of that session.
     """
     sessions = frozenset(_sessions(tagged(tag)) - {spared})
-    while found := [
-        pid for pid in members(tag, sessions) if procfs.session(pid) not in {spared, None}
-    ]:
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
+
+    def look() -> Iterator[str | None]:
+        for pid in members(tag, sessions):
+            if procfs.session(pid) != spared:
+                yield procfs.identity(pid)
+
+    return procfs.kill_all(look)
+
+
+def end_group(leader: subprocess.Popen[bytes], *, grace_s: float = 20.0) -> None:
+    """End the process group that a child of this process leads, and collect its exit status."""
+    procfs.end(leader.pid, None, grace_s=grace_s)
+    leader.wait()
 
 
 def _others() -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 KILL_S = 5.0
 """How long the killed may take to be gone."""
+_POLL_S = 0.05
 _PROC = Path("/proc")
 _OURS = b"SPECPILOT_"
 _ENDED = "ZX"
@@ -165,13 +166,26 @@ def end_all(look: Callable[[], Iterable[str | None]], *, grace_s: float) -> list
     """
     left = [found for found in look() if found]
     _send(left, signal.SIGTERM)
-    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
-        deadline = time.monotonic() + wait_s
-        while left and time.monotonic() < deadline:
-            if number == signal.SIGKILL:
-                _send(left, number)  # again each time: a member may have forked meanwhile
-            time.sleep(0.05)
-            left = [found for found in look() if found]
+    deadline = time.monotonic() + grace_s
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        left = [found for found in look() if found]
+    return kill_all(look) if left else []
+
+
+def kill_all(look: Callable[[], Iterable[str | None]]) -> list[str]:
+    """SIGKILL processes until none is left, at most for ``KILL_S``.
+
+    Args:
+        look: Returns the identities of those that are to end and still run.
+
+    Returns:
+        Which still run afterwards, by ``describe``.
+    """
+    deadline = time.monotonic() + KILL_S
+    while (left := [found for found in look() if found]) and time.monotonic() < deadline:
+        _send(left, signal.SIGKILL)  # again each time: a member may have forked meanwhile
+        time.sleep(_POLL_S)
     return [describe(_pid(found)) for found in left]
 
 

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from infra.local.processes import end_group
 from serve_apps.cpu import environment
 from serve_apps.engine.sockets import free_port
 
@@ -99,13 +99,7 @@ def booted(
         wait_ready(started, process)
         yield started
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, number)
-                process.wait(timeout=20)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
-        process.wait()
+        end_group(process)
 
 
 def wait_ready(engine: Engine, process: subprocess.Popen[bytes]) -> None:

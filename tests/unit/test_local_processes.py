@@ -18,8 +18,10 @@ from infra.local.processes import (
     TAG,
     PortInUseError,
     Server,
+    end_group,
     end_members,
     ignore_interrupts,
+    kill_all_but,
     members,
     reap,
     require_free,
@@ -27,6 +29,7 @@ from infra.local.processes import (
     tagged,
     take_interrupts,
 )
+from serve_apps.engine import procfs
 
 SLEEP = "import time; time.sleep(600)"
 UNTAGGED_CHILD = f"""
@@ -86,6 +89,28 @@ def test_member_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert end_members("stubborn", grace_s=0.5) == []
     reap([server])
     assert server.process.returncode == -9
+
+
+def test_all_but_one_session_are_killed_at_once(tmp_path: Path) -> None:
+    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); {SLEEP}"
+    spared, other = (start(code, "power", tmp_path) for _ in range(2))
+    wait_for(tmp_path / "log")
+
+    assert kill_all_but("power", spared.process.pid) == []
+    assert members("power") == [spared.process.pid]
+    assert other.process.wait() == -signal.SIGKILL
+    assert end_members("power", grace_s=0.1) == []
+    reap([spared])
+
+
+def test_group_is_ended_with_its_leader(tmp_path: Path) -> None:
+    server = start(UNTAGGED_CHILD, "group", tmp_path)
+    child = int(wait_for(tmp_path / "log"))
+
+    end_group(server.process, grace_s=10)
+
+    assert server.process.returncode == -signal.SIGTERM
+    assert not procfs.is_alive(child)
 
 
 def test_port_in_use_names_the_address_and_the_key() -> None:
