@@ -27,12 +27,11 @@ from infra.local.processes import (
     PortInUseError,
     StartError,
     StateDirError,
-    ignore_interrupts,
-    take_interrupts,
 )
 from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError
 from orchestrator.exit_status import ExitStatus
+from orchestrator.interrupts import ended_like_ctrl_c, undisturbed
 
 PROJECT = Path(__file__).resolve().parents[1]
 EXCLUDES = (".git", ".venv*", ".engines", ".specpilot", "tests", "docs")
@@ -53,8 +52,12 @@ RAY_CHATTER = re.compile(
 def main() -> int:
     """Run the demo; return 0 for a finished study, promoted or not, else its exit status."""
     args = _parser().parse_args()
+    with ended_like_ctrl_c(in_background=True):
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-    take_interrupts()
     for name in FOREIGN_RAY:
         os.environ.pop(name, None)
     started = time.monotonic()
@@ -67,7 +70,7 @@ def main() -> int:
         config = load_config(PROJECT / args.study, args.overrides)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return ExitStatus.BAD_INPUT
     board = config.board()
     if board is not None:
         say(
@@ -89,17 +92,18 @@ def main() -> int:
         return _finish(cluster, status, study=args.study, served=served, keep=bool(args.keep))
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, PortInUseError | StateDirError) else 1
+        is_input = isinstance(error, PortInUseError | StateDirError)
+        return ExitStatus.BAD_INPUT if is_input else ExitStatus.FAILED
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):
             say("interrupted")
-        return 1
+        return ExitStatus.FAILED
     finally:
-        _end(cluster, say)
+        with undisturbed():
+            _end(cluster, say)
 
 
 def _end(cluster: LocalCluster, say: Callable[[str], None]) -> None:
-    ignore_interrupts()
     if cluster.servers:
         with contextlib.suppress(KeyboardInterrupt):
             say("ending Ray, MLflow and production")
@@ -133,7 +137,7 @@ def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, kee
             f".venv/bin/python -m orchestrator status {study})\n"
             "production and MLflow stay up; Ctrl-C ends them"
         )
-    if status == 0 or serves(cluster):
+    if status == ExitStatus.DONE or serves(cluster):
         show(curl_line(cluster, served))
     else:
         show(f"results: {cluster.mlflow_uri}")
@@ -141,7 +145,7 @@ def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, kee
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
     # A study whose incumbent wins is as good an end as a promotion.
-    return 0
+    return ExitStatus.DONE
 
 
 def serves(cluster: LocalCluster) -> bool:

@@ -20,10 +20,10 @@ from infra.chaos.clients import Clients, Tally
 from infra.chaos.site import Site
 from infra.demo import local_settings
 from infra.local.cluster import LocalCluster, Ports
-from infra.local.processes import ignore_interrupts, take_interrupts
 from orchestrator.config import load_config
 from orchestrator.core.promise import Expected
 from orchestrator.core.takeover import PromotionStep
+from orchestrator.interrupts import ended_like_ctrl_c, undisturbed
 from orchestrator.ports import Version
 from orchestrator.promotion_record import OUTAGE_TAG, REASON_TAG, STEP_TAG
 
@@ -326,9 +326,8 @@ def _run(
                 rows.append(row)
                 print(row.line(), flush=True)
     finally:
-        ignore_interrupts()
-        left = cluster.stop()
-        take_interrupts()
+        with undisturbed():
+            left = cluster.stop()
     return left
 
 
@@ -347,12 +346,12 @@ def main() -> int:
     wanted = args.scenarios or list(NODES)
     if unknown := sorted({*wanted} - {*NODES}):
         parser.error(f"no such scenario: {unknown[0]}")
-    take_interrupts()
     rows: list[Row] = []
     left: list[str] = []
-    for num_nodes in sorted({NODES[name] for name in wanted}, reverse=True):
-        names = [name for name in wanted if NODES[name] == num_nodes]
-        left += _run(names, num_nodes, args, rows)
+    with ended_like_ctrl_c(in_background=True):
+        for num_nodes in sorted({NODES[name] for name in wanted}, reverse=True):
+            names = [name for name in wanted if NODES[name] == num_nodes]
+            left += _run(names, num_nodes, args, rows)
     wrong = sum(not row.is_right for row in rows)
     without_kill = [row for row in rows if not row.may_fail]
     bad = sum(row.tally.num_bad for row in without_kill)

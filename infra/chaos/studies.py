@@ -23,9 +23,9 @@ from infra.chaos.site import Site
 from infra.chaos.study_run import StudyRecord, StudyRun
 from infra.demo import local_settings
 from infra.local.cluster import NODE_ADDRESSES, LocalCluster, Ports
-from infra.local.processes import ignore_interrupts, take_interrupts
 from orchestrator.config import load_config
 from orchestrator.core.codec import from_plain
+from orchestrator.interrupts import ended_like_ctrl_c, undisturbed
 
 STUDY = Path("conf/study/demo.yaml")
 FAST = (
@@ -58,8 +58,7 @@ def main() -> int:
     seeds = [seed for seed in range(args.first, args.first + args.studies) if seed not in done]
     left: list[str] = []
     if seeds:
-        take_interrupts()
-        with _namespace() as namespace:
+        with ended_like_ctrl_c(in_background=True), _namespace() as namespace:
             left = _run(seeds, args, namespace, results)
     records = read(results)
     print("\n".join(table(records, left)))
@@ -108,8 +107,8 @@ def _run(
                 file.write(json.dumps(asdict(record)) + "\n")
             print(line(record), flush=True)
     finally:
-        ignore_interrupts()
-        left = cluster.stop()
+        with undisturbed():
+            left = cluster.stop()
     return left
 
 

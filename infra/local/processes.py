@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,10 +14,6 @@ from serve_apps.engine.sockets import is_port_free
 
 TAG = "SPECPILOT_LOCAL_ID"
 """Environment variable that every process of one local cluster carries."""
-
-
-HANG_UPS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end what runs a local cluster as Ctrl-C does."""
 
 
 class StartError(Exception):
@@ -154,18 +149,3 @@ def tail(path: Path, lines: int = 15) -> str:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
-
-
-def take_interrupts() -> None:
-    """Have Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt in this process."""
-    # A shell starts a command in the background with SIGINT ignored; nohup asks for no SIGHUP.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in HANG_UPS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
-
-
-def ignore_interrupts() -> None:
-    """Leave the end of a cluster alone: a second Ctrl-C would keep what the first began to end."""
-    for number in (signal.SIGINT, *HANG_UPS):
-        signal.signal(number, signal.SIG_IGN)

@@ -14,20 +14,17 @@ from pathlib import Path
 import pytest
 
 from infra.local.processes import (
-    HANG_UPS,
     TAG,
     PortInUseError,
     Server,
     end_group,
     end_members,
-    ignore_interrupts,
     kill_all_but,
     members,
     reap,
     require_free,
     start_server,
     tagged,
-    take_interrupts,
 )
 from serve_apps.engine import procfs
 
@@ -120,32 +117,3 @@ def test_port_in_use_names_the_address_and_the_key() -> None:
         port = holder.getsockname()[1]
         with pytest.raises(PortInUseError, match=rf"127.0.0.1:{port}.*HTTP_PORT=PORT"):
             require_free("127.0.0.1", port, "HTTP_PORT")
-
-
-@pytest.fixture
-def _handlers() -> Iterator[None]:
-    """Put this process's handlers back."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, *HANG_UPS)}
-    yield
-    for each, handler in before.items():
-        signal.signal(each, handler)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.usefixtures("_handlers")
-def test_whatever_runs_a_cluster_is_interrupted_and_then_left_to_its_end(number: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a background command
-    take_interrupts()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(number)
-
-    ignore_interrupts()
-    signal.raise_signal(number)
-
-
-@pytest.mark.usefixtures("_handlers")
-def test_hang_up_that_nohup_ignores_stays_ignored() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    take_interrupts()
-
-    signal.raise_signal(signal.SIGHUP)
