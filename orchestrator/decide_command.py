@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.distributions import MAX_CONFIDENCE
+from orchestrator.core.lines import first_of
 from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
 from orchestrator.results.answer import answers
@@ -94,10 +95,8 @@ def run(args: argparse.Namespace) -> int:
     sifted = sift(observations)
     doubts = (*notes, *sifted.doubts)
     if not sifted.observations:
-        more = len(doubts) - MOST_NAMED
-        said = "".join(f"\n  {text}" for text in doubts[:MOST_NAMED])
-        said += f"\n  and {more} more" if more > 0 else ""
-        raise ConfigError("decide FILE", "no row counts", f"give rows that do:{said}")
+        said = first_of(doubts, MOST_NAMED, apart="\n  ", last="\n  ")
+        raise ConfigError("decide FILE", "no row counts", f"give rows that do:\n  {said}")
     found = answers(sifted.observations, question)
     if args.json:
         record = {
@@ -164,7 +163,7 @@ def read_observations(
         raise ConfigError(
             "decide FILE",
             "what is there cannot be so",
-            "correct it, name columns with --column or --set, or leave rows out (--leave-out):"
+            "correct it, name columns with --column or --set, or leave rows out (--leave-out):\n  "
             + _listed(faults),
         )
     return [item for _, rows in found for item in rows], [*notes, *in_several_files(found)]
@@ -176,12 +175,8 @@ def _first_equal(read: Sequence[tuple[Path, object]], content: Sequence[object])
 
 def _listed(faults: Mapping[str, Sequence[str]]) -> str:
     """Return one line a fault, with the first row that has it and how many others do."""
-    lines = []
-    for fault, places in list(faults.items())[:MOST_NAMED]:
-        others = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        lines.append(f"\n  {places[0]}{others}: {fault}")
-    more = len(faults) - MOST_NAMED
-    return "".join(lines) + (f"\n  and {more} other faults" if more > 0 else "")
+    lines = [f"{first_of(places, 1)}: {fault}" for fault, places in faults.items()]
+    return first_of(lines, MOST_NAMED, apart="\n  ", last="\n  ", rest="other faults")
 
 
 def _unknown_columns(raws: Sequence[Raw]) -> tuple[list[str], dict[str, str]]:

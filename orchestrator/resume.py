@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.adapters.study_file import StudyFile, states_left, studies_dir
 from orchestrator.core.codec import from_plain
 from orchestrator.core.journal import Records
+from orchestrator.core.lines import first_of
 from orchestrator.core.premises import Premises, differences
 from orchestrator.core.secrecy import redact_texts
 from orchestrator.core.types import Arm
@@ -142,8 +143,7 @@ def require_same(state: StudyState, asks: Mapping[str, Any]) -> None:
     changes = list(_changes(before, asks))
     if not changes:
         return
-    more = len(changes) - MAX_CHANGES
-    told = "; ".join(changes[:MAX_CHANGES]) + (f"; and {more} more" if more > 0 else "")
+    told = first_of(changes, MAX_CHANGES, apart="; ", last="; ")
     raise ConfigError(
         f"--resume {state.study_id}", f"it is not the study that was begun: {told}",
         "put that back, or leave --resume out for a new study",

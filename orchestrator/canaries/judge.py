@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from orchestrator.canaries.questions import Check
 from orchestrator.canaries.reply import Reply
+from orchestrator.core.lines import folded
 from orchestrator.core.quality import CanaryFault, CanaryResult
-from orchestrator.load.answer import one_line
+from orchestrator.load.answer import shorten
 from orchestrator.load.sanity import Garbage, garbage_kind
 
 MAX_EVIDENCE_CHARS = 160
@@ -46,8 +47,7 @@ def judge(name: str, answers: Sequence[tuple[Reply, Check]]) -> CanaryResult:
 
 def shown(text: str) -> str:
     """Return a text on one line, cut to ``MAX_EVIDENCE_CHARS``."""
-    line = one_line(text)
-    return line if len(line) <= MAX_EVIDENCE_CHARS else line[: MAX_EVIDENCE_CHARS - 3] + "..."
+    return shorten(folded(text), MAX_EVIDENCE_CHARS)
 
 
 def _fault(reply: Reply, check: Check) -> Fault | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core.lines import folded
 from orchestrator.core.requests import RequestFault, RequestRecord, TokenSource
 from orchestrator.core.secrecy import hide_key, redact_text
 from orchestrator.load.call import Call
@@ -66,7 +67,7 @@ class Answer:
         """Note what went wrong."""
         self.fault = fault
         # The key first: of one that is cut in two, half would be left.
-        self.error = shorten(one_line(redact_text(fit_utf8(hide_key(error, self.key)))))
+        self.error = shorten(folded(redact_text(fit_utf8(hide_key(error, self.key)))))
         self.is_done = True
 
     def take(self, events: list[str], now_s: float) -> None:
@@ -146,7 +147,7 @@ class Answer:
             text = text_of(choices[0])
             reason = choices[0].get("finish_reason")
             if reason:
-                self.finish_reason = shorten(one_line(fit_utf8(hide_key(str(reason), self.key))))
+                self.finish_reason = shorten(folded(fit_utf8(hide_key(str(reason), self.key))))
         if text:
             self._add_text(text)
             self.chunk_moments_s.append(now_s)
@@ -271,14 +272,9 @@ def error_message(body: str) -> str:
     return body
 
 
-def shorten(text: str) -> str:
-    """Return the text, cut to ``MAX_ERROR_CHARS``."""
-    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."
-
-
-def one_line(text: str) -> str:
-    """Return a server's message as one line that moves no terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+def shorten(text: str, most: int = MAX_ERROR_CHARS) -> str:
+    """Return the text, cut to so many characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def fit_utf8(text: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
+from orchestrator.core.lines import folded
 from orchestrator.core.secrecy import hide_key
 from orchestrator.errors import ConfigError, MeasurementError, TransientError
-from orchestrator.load.answer import error_message, one_line, shorten
+from orchestrator.load.answer import error_message, shorten
 from orchestrator.load.call import Call, request_body
 from orchestrator.load.client import (
     MAX_ERROR_BODY_BYTES,
@@ -221,7 +222,7 @@ class TokenClient:
                 problem = f"no answer within {self._timeout_s:g} s"
             except (aiohttp.ClientError, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"
-        shown = hide_key(shorten(one_line(problem)), self.server.api_key)
+        shown = hide_key(shorten(folded(problem)), self.server.api_key)
         raise TransientError(f"{self.server.name}: {shown} ({NUM_ATTEMPTS} attempts)")
 
     async def _request(self, data: bytes | None) -> dict[str, Any]:
@@ -250,7 +251,7 @@ class TokenClient:
 
     async def _raise_status(self, response: aiohttp.ClientResponse) -> None:
         text = await self._read(response, MAX_ERROR_BODY_BYTES, is_error=True)
-        message = shorten(one_line(error_message(text.decode(errors="replace"))))
+        message = shorten(folded(error_message(text.decode(errors="replace"))))
         message = f"HTTP {response.status}: {hide_key(message, self.server.api_key)}"
         if response.status in NO_ROOM or response.status >= 500:
             raise TransientError(message)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.core.lines import first_of
 from orchestrator.core.scaling import check_scaling
 from orchestrator.core.types import Arm, Boot, BootStatus, Cell
 from orchestrator.results.observation import Observation
@@ -91,15 +92,10 @@ def in_several_files(
         if len(paths) > 1:
             shared.setdefault(tuple(paths), []).append(f"{boot} of {arm.label}")
     return tuple(
-        f"{' and '.join(map(str, paths))} have rows of {some(names)}: boots of one name are one "
-        "boot; name them apart if they are not"
+        f"{' and '.join(map(str, paths))} have rows of {first_of(names)}: boots of one name are "
+        "one boot; name them apart if they are not"
         for paths, names in shared.items()
     )
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def row_boots(observations: Sequence[Observation], runs_are: RunsAre) -> tuple[RowBoot, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.core.distributions import t_quantile
+from orchestrator.core.lines import first_of
 from orchestrator.core.trend import rank_trend
 from orchestrator.core.types import Arm, Cell
 from orchestrator.results.boots import apart_by_node
@@ -146,10 +147,9 @@ def _outliers(observations: Sequence[Observation]) -> Iterator[str]:
             index, low, high = found
             item, tok_s = runs[index]
             others = [f"{value:.4g}" for number, (_, value) in enumerate(runs) if number != index]
-            more = f" and {len(others) - _MOST_RUNS} more" if len(others) > _MOST_RUNS else ""
             yield (
                 f"{item.where} ({arm.label}, {cell.key}): {tok_s:.4g} stands out against "
-                f"{', '.join(others[:_MOST_RUNS])}{more} (one more run is expected within "
+                f"{first_of(others, _MOST_RUNS)} (one more run is expected within "
                 f"{low:.1f} to {high:.1f}); it counts, and the configuration should be measured "
                 "again in a fresh boot"
             )

@@ -8,11 +8,12 @@ from typing import Literal
 
 from orchestrator.core.estimate import Contrast
 from orchestrator.core.findings import Findings
+from orchestrator.core.lines import first_of
 from orchestrator.core.promotion import Gate
 from orchestrator.core.types import Arm, Cell
 from orchestrator.core.verdict import Verdict
 from orchestrator.errors import ConfigError
-from orchestrator.results.boots import RowBoot, RunsAre, some
+from orchestrator.results.boots import RowBoot, RunsAre
 from orchestrator.results.observation import Observation
 
 Outcome = Literal["winner", "keep", "no_difference", "cannot_tell"]
@@ -121,7 +122,7 @@ def common_weights(
     for cell in every:
         absent = [arm.label for arm, own in cells.items() if cell not in own]
         if absent and common:
-            said.append(f"{cell.key} is not in the objective: not measured of {some(absent)}.")
+            said.append(f"{cell.key} is not in the objective: not measured of {first_of(absent)}.")
     return weights, tuple(said)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.core.lines import first_of
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.results.files import FileRows, ReadOptions
@@ -55,7 +56,7 @@ def _check_left_out(read: Sequence[tuple[Path, FileRows]], options: ReadOptions)
         raise ConfigError(
             "--leave-out",
             f"no row has the value '{asked[1]}' in {asked[0]}",
-            f"there are: {_some(list(there))}",
+            f"there are: {first_of(list(there), MOST_NAMED)}",
         )
 
 
@@ -68,8 +69,9 @@ def _check_quarrels(read: Sequence[tuple[Path, FileRows]], options: ReadOptions)
             column = theirs if theirs in file.names else said.name
             remedy = f"leave {given} out, or --ignore {column}"
             if silent:
+                rows = first_of(silent, MOST_NAMED)
                 remedy = (
-                    f"leave {given} out and write {said.name} into the rows of {_some(silent)} "
+                    f"leave {given} out and write {said.name} into the rows of {rows} "
                     "that do not say it"
                 )
             raise ConfigError(
@@ -107,9 +109,5 @@ def with_remedy(fault: str, path: Path, stated: Mapping[str, Sequence[str]]) -> 
         return fault
     values = stated[name]
     same = f", or give --set {name}={values[0]} if it is the same" if len(values) == 1 else ""
-    return f"{name} is missing and other rows say {_some(values)}: write it into {path}{same}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"
+    others = first_of(values, MOST_NAMED)
+    return f"{name} is missing and other rows say {others}: write it into {path}{same}"

@@ -317,7 +317,7 @@ def test_client_answer_that_only_claims_to_be_compressed_is_broken(sse_server: S
     [
         (b'{"choices": [{"text": "a"}]}', ': {"choices": [{"text": "a"}]}'),
         (b'{"error": {"message": "model is loading"}}', ": model is loading"),
-        (b'{\n "message": "no\\nsuch \\u001b[31mmodel"\n}\n', ": no such ?[31mmodel"),
+        (b'{\n "message": "no\\nsuch \\u001b[31mmodel"\n}\n', r": no such \x1b[31mmodel"),
         (b"<html>\n\n  Log in first</html>", ": <html> Log in first</html>"),
         (b": keep-alive\n\n: keep-alive\n\n", ""),
         (b"\n\n", ""),
