@@ -29,6 +29,7 @@ from infra.local.processes import (
     StateDirError,
 )
 from orchestrator.config import StudyConfig, load_config
+from orchestrator.core.plausible import MAX_PORT
 from orchestrator.errors import ConfigError
 from orchestrator.exit_status import ExitStatus
 from orchestrator.interrupts import ended_like_ctrl_c, undisturbed
@@ -264,8 +265,9 @@ def curl_line(cluster: LocalCluster, served: str) -> str:
 
 def _port(text: str) -> int:
     port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is no port; give 1 to 65535, or 0 for a free one")
+    if not 0 <= port <= MAX_PORT:
+        problem = f"{port} is no port; give 1 to {MAX_PORT}, or 0 for a free one"
+        raise argparse.ArgumentTypeError(problem)
     return port
 
 

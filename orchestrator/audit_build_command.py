@@ -37,7 +37,7 @@ exit status: 0 all rules passed; 1 one is rejected; 3 none is rejected, and of o
 with these tokens; 2 bad input, or the build's code is not known. Status 1 with a line "error:" is
 no verdict
 """
-MAX_TOKENS = 5_000_000
+MAX_RULE_TOKENS = 5_000_000
 """A rule's records are up to 200 B a token, below the folder for temporary files."""
 MAX_VOCABULARY = 2048
 """A model of 2,048 tokens takes each process 0.9 GB and 16 s to make; of 4,096, 3.5 GB."""
@@ -152,8 +152,9 @@ def _displaced(found: Displacement | None) -> str:
 
 def _plan(args: argparse.Namespace) -> Plan:
     rules = _rules(args.rules)
+    tokens = args.tokens
     ranges = (
-        ("--tokens", args.tokens, 256 <= args.tokens <= MAX_TOKENS, f"256 to {MAX_TOKENS:,}"),
+        ("--tokens", tokens, 256 <= tokens <= MAX_RULE_TOKENS, f"256 to {MAX_RULE_TOKENS:,}"),
         ("--seed", args.seed, args.seed >= 0, "0 or more"),
         ("--processes", args.processes, 1 <= args.processes <= 64, "1 to 64"),
         (

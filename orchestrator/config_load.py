@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.config_places import require, require_count, require_seconds
+from orchestrator.core.plausible import MAX_STREAMS
 
-MAX_STREAMS = 65_535
-"""One client has no more ports towards one engine."""
-MAX_TOKENS, MAX_BLOCK_TOKENS, MAX_REPEATS = 10**7, 10**12, 1000
+MAX_ARRIVALS_PER_S = MAX_STREAMS
+"""Each takes a port of its own for a while."""
+MAX_ANSWER_TOKENS, MAX_BLOCK_TOKENS, MAX_REPEATS = 10**7, 10**12, 1000
 """Tokens of an answer, more than any model's context; of a block; blocks of a cell."""
 
 
@@ -91,9 +92,12 @@ class LoadConfig:
                 "give whole numbers in that range",
             )
         for rate in self.request_rates:
-            problem = f"{rate:.6g} is not above 0 to {MAX_STREAMS}"
+            problem = f"{rate:.6g} is not above 0 to {MAX_ARRIVALS_PER_S}"
             require(
-                0 < rate <= MAX_STREAMS, "load.request_rates", problem, "give arrivals per second"
+                0 < rate <= MAX_ARRIVALS_PER_S,
+                "load.request_rates",
+                problem,
+                "give arrivals per second",
             )
         for name in ("streams", "request_rates", "temperatures"):
             values = getattr(self, name)
@@ -131,7 +135,7 @@ class LoadConfig:
             require(-2 <= value <= 2, f"load.{name}", problem, "use 0 for off")
 
     def _check_times(self) -> None:
-        require_count("load.max_tokens", self.max_tokens, MAX_TOKENS, least=2)
+        require_count("load.max_tokens", self.max_tokens, MAX_ANSWER_TOKENS, least=2)
         for name in ("block_s", "request_timeout_s", "stall_timeout_s", "block_silence_s"):
             value = getattr(self, name)
             if value is not None:
@@ -139,7 +143,7 @@ class LoadConfig:
         for name, most in (
             ("blocks_per_cell", MAX_REPEATS),
             ("max_in_flight", MAX_STREAMS),
-            ("warmup_max_tokens", MAX_TOKENS),
+            ("warmup_max_tokens", MAX_ANSWER_TOKENS),
         ):
             require_count(f"load.{name}", getattr(self, name), most)
         if self.block_tokens is not None:

@@ -9,8 +9,10 @@ from typing import Literal
 
 from orchestrator.core.distributions import MAX_CONFIDENCE
 from orchestrator.core.exposure import require_keys
+from orchestrator.core.plausible import MAX_GIB, MAX_PORT
 from orchestrator.core.types import BoardModel
 from orchestrator.errors import ConfigError
+from serve_apps.router.policy import MAX_CLIENT_STREAMS
 
 
 def require(condition: bool, where: str, problem: str, remedy: str) -> None:
@@ -25,8 +27,8 @@ def require(condition: bool, where: str, problem: str, remedy: str) -> None:
 
 LONGEST_S = 86_400
 """A day: what is longer was meant in other units."""
-MAX_GIB, MAX_GPUS = 1_000_000, 1024
-"""More memory, and more GPUs, than any machine has."""
+MAX_GPUS = 1024
+"""More than any machine has."""
 
 
 def require_seconds(where: str, value: float, *, or_zero: bool = False) -> None:
@@ -312,10 +314,10 @@ class ProductionConfig:
             "use letters, digits and dashes, and not trial-, which names what a study ends",
         )
         require(
-            1 <= self.http_port <= 65535,
+            1 <= self.http_port <= MAX_PORT,
             "production.http_port",
             f"{self.http_port} is no port",
-            "give 1 to 65535",
+            f"give 1 to {MAX_PORT}",
         )
         require(
             self.route.startswith("/"),
@@ -344,9 +346,9 @@ class ProductionConfig:
         )
         require_keys(self.http_host, self.api_keys)
         require(
-            1 <= self.max_streams <= 1000,
+            1 <= self.max_streams <= MAX_CLIENT_STREAMS,
             "production.max_streams",
-            f"{self.max_streams} is not 1 to 1000",
+            f"{self.max_streams} is not 1 to {MAX_CLIENT_STREAMS}",
             "give a number of requests; Serve gives one router no more than 1024",
         )
         require(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.config_places import require, require_count
 from orchestrator.core.proof import Demand
 
-MAX_TOKENS = 10**12
+MAX_PROOF_TOKENS = 10**12
 """Of a proof: years of any engine."""
 
 
@@ -57,7 +57,7 @@ class ProofConfig:
             require(0 < value < 1, f"proof.{name}", f"{value} is not in (0, 1)", f"use {usual}")
         require(self.error >= 1e-9, "proof.error", f"{self.error} is below 1e-9", "use 0.001")
         for name in ("max_tokens", "control_tokens", "greedy_tokens", "answer_tokens"):
-            require_count(f"proof.{name}", getattr(self, name), MAX_TOKENS)
+            require_count(f"proof.{name}", getattr(self, name), MAX_PROOF_TOKENS)
         require(
             0 < self.task_points < 100,
             "proof.task_points",

@@ -20,6 +20,7 @@ from orchestrator.block_report import Setting, block_record, format_block
 from orchestrator.config import CONF_DIR
 from orchestrator.core.checks import Expectations, draft_doubt
 from orchestrator.core.node_health import NodeNeeds
+from orchestrator.core.plausible import MAX_STREAMS
 from orchestrator.core.types import Block, Cell
 from orchestrator.errors import ConfigError, TransientError, reported_at
 from orchestrator.load.random_text import random_reason
@@ -35,9 +36,6 @@ from orchestrator.ports import LoadRequest
 __all__ = ["add_parser", "run"]
 
 DEFAULT_IN_FLIGHT = 256
-
-MAX_STREAMS = 16_384
-"""More than one process can hold towards one address, whose ports are some 28,000 on Linux."""
 
 
 def run(args: argparse.Namespace) -> int:

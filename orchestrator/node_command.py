@@ -11,6 +11,7 @@ from orchestrator.adapters.node import LocalNode
 from orchestrator.core.codec import to_plain
 from orchestrator.core.node_health import GIB, NodeNeeds, judge, judge_for_boot
 from orchestrator.core.node_state import Fitness, GpuProcess, NodeState, NodeVerdict
+from orchestrator.core.plausible import MAX_GIB
 from orchestrator.ports import Node
 
 HELP = "print this machine's state and whether it is fit to measure and to boot on"
@@ -20,8 +21,6 @@ DESCRIPTION = f"""\
 Reads /proc and NVML and starts nothing. The clock can be judged only while the GPU is busy.
 Exit status: 0 if an engine can be booted here (a doubt is printed), 1 if not.
 """
-MAX_GIB = 1_000_000
-"""More memory than any machine has."""
 NONE = "-"
 """Stands for a value that the platform does not tell."""
 

@@ -26,7 +26,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 MODELS = PROJECT / "infra" / "tiny_models"
 BOOT_DEADLINE_S = 600.0
 REQUEST_DEADLINE_S = 600.0
-MAX_TOKENS = 160
+ANSWER_TOKENS = 160
 """Of one answer; the tiny models' context is 1,024."""
 
 Rule = tuple[str, str]
@@ -168,7 +168,7 @@ def loaded(engine: Engine, *, streams: int, seed: int) -> Iterator[None]:
         while not stop.is_set():
             turn = next(turns)
             text = texts[(turn + 37 * seed) % len(texts)]
-            engine.complete(text, max_tokens=MAX_TOKENS, seed=1_000_000 * seed + turn)
+            engine.complete(text, max_tokens=ANSWER_TOKENS, seed=1_000_000 * seed + turn)
 
     threads = [threading.Thread(target=stream, daemon=True) for _ in range(streams)]
     for thread in threads:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.core.plausible import MAX_STREAMS
 from orchestrator.core.promise import Expected, make_promise
 from orchestrator.core.types import Arm, BoardModel, Boot, Cell
 
 LEAST_MEAN, MOST_MEAN = 1e-9, 1e9
 """Of a level: far beyond any step time and acceptance length, and no sum of them overflows."""
-MOST_STREAMS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,8 @@ class CellPromise:
         """
         if not 0 <= self.weight < math.inf:
             raise ValueError(f"weight {self.weight:g} is no number from 0")
-        if not 1 <= self.cell.streams <= MOST_STREAMS:
-            raise ValueError(f"its cell's streams are not 1 to {MOST_STREAMS}")
+        if not 1 <= self.cell.streams <= MAX_STREAMS:
+            raise ValueError(f"its cell's streams are not 1 to {MAX_STREAMS}")
         if not 0 <= self.cell.temperature < math.inf:
             raise ValueError("its cell's temperature is no number from 0")
 

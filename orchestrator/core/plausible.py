@@ -1,4 +1,4 @@
-"""What is believed of an engine's speed, whoever states it: beyond these a unit is wrong. Pure."""
+"""What is believed of an engine and a machine, whoever states it: beyond, a unit is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -7,3 +7,8 @@ STREAM_TOK_S = (0.1, 5000.0)
 a CPU about one."""
 MAX_TTFT_S = 600.0
 """Longest time to a first token, s."""
+MAX_GIB = 1_000_000
+"""More memory than any machine has, GiB."""
+MAX_PORT = 65_535
+MAX_STREAMS = MAX_PORT
+"""Requests under way at once of one client, which has no more ports towards one server."""

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 DEPLOYMENT_NAME = "Router"
 MAX_ONGOING_REQUESTS = 1024
-"""Of the replica, above MAX_STREAMS: beyond it Serve queues without a word."""
+"""Of the replica, above MAX_CLIENT_STREAMS: beyond it Serve queues without a word."""
 GRACEFUL_SHUTDOWN_TIMEOUT_S = 60.0
 """How long streams may run on when the replica goes."""
 PLACE_WITHIN_S, PLACE_WAIT_S = PATIENCE_S + 1.0, 0.01

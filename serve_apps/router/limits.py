@@ -11,10 +11,8 @@ from typing import Any, Self
 
 from starlette.requests import ClientDisconnect, Request
 
-from serve_apps.router.policy import Refusal
+from serve_apps.router.policy import MAX_CLIENT_STREAMS, Refusal
 
-MAX_STREAMS = 1000
-"""Of one router: below its deployment's own limit, beyond which Serve queues without a word."""
 MAX_PROBES = 16
 """Requests of ``/health`` under way at once: they need no key, and an engine answers each."""
 MAX_BODIES_BYTES = 512 << 20
@@ -30,7 +28,7 @@ class Limits:
     """Limits of one client request, and of all of them at once."""
 
     max_streams: int = 512
-    """Client requests under way at once, 1 to MAX_STREAMS; one more is answered 503."""
+    """Client requests under way at once, 1 to MAX_CLIENT_STREAMS; one more is answered 503."""
     max_body_bytes: int = 32 << 20
     """Of a request's body; a longer one is answered 413."""
     max_header_bytes: int = 32 << 10
@@ -49,8 +47,10 @@ class Limits:
         for each in fields(self):
             if not 0 < getattr(self, each.name) < float("inf"):
                 raise ValueError(f"limits.{each.name}: {getattr(self, each.name)} is not above 0")
-        if self.max_streams > MAX_STREAMS:
-            raise ValueError(f"limits.max_streams: {self.max_streams} is above {MAX_STREAMS}")
+        if self.max_streams > MAX_CLIENT_STREAMS:
+            raise ValueError(
+                f"limits.max_streams: {self.max_streams} is above {MAX_CLIENT_STREAMS}"
+            )
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:

@@ -21,6 +21,9 @@ READ_TIMEOUT_HEADER = "x-specpilot-read-timeout"
 """Response header for Serve's proxy, see ``proxy``: seconds without a byte read."""
 VERSION_HEADER = "x-specpilot-version"
 """Response header: the engine application that answered."""
+MAX_CLIENT_STREAMS = 1000
+"""Client requests under way at once of one router: below its deployment's own limit, beyond which
+Serve queues without a word."""
 HEALTH = "/health"
 """Path that is open without a key."""
 

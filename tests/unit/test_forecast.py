@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator import forecast as module
 from orchestrator.core.forecast import Forecast
+from orchestrator.core.plausible import MAX_STREAMS
 from orchestrator.core.race_state import RaceQuestion, RaceSettings
 from orchestrator.core.types import Cell
 from orchestrator.fakes.simulate.study import SimulatedRace
@@ -129,7 +130,7 @@ def test_more_blocks_of_a_cell_take_their_own_time_each(monkeypatch: pytest.Monk
 @settings(max_examples=60, deadline=None)
 @given(
     num_arms=st.integers(1, 400),
-    streams=st.lists(st.integers(1, 65_535), min_size=1, max_size=20, unique=True),
+    streams=st.lists(st.integers(1, MAX_STREAMS), min_size=1, max_size=20, unique=True),
     max_boots=st.integers(1, 100_000),
     block_s=st.floats(0.01, 86_400),
     blocks_per_cell=st.integers(1, 1000),

@@ -20,8 +20,8 @@ ALLOWED: dict[str, set[str]] = {
     "interrupts": set(),
     "core": {"errors"},
     "config_faults": {"errors"},
-    "config_places": {"core", "errors"},
-    "config_load": {"config_places"},
+    "config_places": {"core", "errors", "serve_apps"},
+    "config_load": {"config_places", "core"},
     "config_proof": {"config_places", "core"},
     "config_engine": {"config_places", "core", "serve_apps"},
     "config_types": {

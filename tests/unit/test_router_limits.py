@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from router_scene import DONE, SSE, FakeEngine, Reply, ask, event, router_of
 
 from serve_apps.router.limits import (
+    MAX_CLIENT_STREAMS,
     MAX_PROBES,
-    MAX_STREAMS,
     Limits,
     Room,
     header_refusal,
@@ -220,7 +220,7 @@ def test_client_that_leaves_gives_its_place_back() -> None:
 def test_limits_change_in_place_and_a_wrong_one_changes_nothing() -> None:
     router = router_of({"v1": FakeEngine()}, limits={"max_body_bytes": 3})
     with pytest.raises(ValueError, match="max_streams"):
-        router.reconfigure({"weights": {}, "limits": {"max_streams": MAX_STREAMS + 1}})
+        router.reconfigure({"weights": {}, "limits": {"max_streams": MAX_CLIENT_STREAMS + 1}})
     assert asyncio.run(ask(router, BODY)).status == 413
     router.reconfigure({"weights": {"v1": 1.0}})
     assert asyncio.run(ask(router, BODY)).status == 200

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from serve_apps.apps import ROUTER_PROTOCOL, router, router_entry
-from serve_apps.router.limits import MAX_STREAMS
+from serve_apps.router.limits import MAX_CLIENT_STREAMS
 from serve_apps.router.policy import (
     Refusal,
     checked_weights,
@@ -105,7 +105,7 @@ def test_router_is_one_replica_that_lets_in_more_than_its_limit() -> None:
     args = router_entry("production", {})["args"]
     deployment = router(args)._bound_deployment
     assert deployment.num_replicas == 1
-    assert deployment.max_ongoing_requests > MAX_STREAMS
+    assert deployment.max_ongoing_requests > MAX_CLIENT_STREAMS
     with pytest.raises(TypeError, match="num_replicas"):
         router({**args, "num_replicas": 2})
 
