@@ -22,6 +22,7 @@ from orchestrator.audit_build_text import Displacement
 from orchestrator.core.codec import to_plain
 from orchestrator.core.lossless.judge import LosslessSettings
 from orchestrator.errors import ConfigError, reported_at
+from orchestrator.exit_status import ExitStatus
 
 SCHEMA = "specpilot.audit-build/1"
 """Changes when a key of the record changes its meaning; see docs/audit-build.md."""
@@ -96,10 +97,12 @@ def run(args: argparse.Namespace) -> int:
     return status_of(audit)
 
 
-def status_of(audit: BuildAudit) -> int:
-    """Return the exit status: 1 beats 3 beats 0."""
+def status_of(audit: BuildAudit) -> ExitStatus:
+    """Return the exit status: a rule that is rejected beats one of which it cannot be told."""
     found = {rule.result.kind for rule in audit.rules}
-    return 1 if "rejected" in found else 3 if "cannot_tell" in found else 0
+    if "rejected" in found:
+        return ExitStatus.FAILED
+    return ExitStatus.CANNOT_TELL if "cannot_tell" in found else ExitStatus.DONE
 
 
 def format_audit(audit: BuildAudit, plan: Plan) -> list[str]:

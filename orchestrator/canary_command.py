@@ -15,6 +15,7 @@ from orchestrator.canaries.wire import Server
 from orchestrator.core.codec import to_plain
 from orchestrator.core.quality import CanaryComparison, TaskComparison, TaskScore, TaskSettings
 from orchestrator.errors import ConfigError, reported_at
+from orchestrator.exit_status import ExitStatus
 from orchestrator.named_server import CONTROL, add_arm_and_control, named_server
 
 SCHEMA = "specpilot.canary/1"
@@ -28,7 +29,7 @@ What the control fails too says nothing of the arm. Both are asked the same, at 
 
 exit status: 0 passed; 1 a canary failed or a task is worse; 3 it cannot be told; 2 bad input
 """
-STATUSES = {True: 0, False: 1, None: 3}
+STATUSES = {True: ExitStatus.DONE, False: ExitStatus.FAILED, None: ExitStatus.CANNOT_TELL}
 ALL = "all"
 
 

@@ -14,6 +14,7 @@ from orchestrator.core.distributions import MAX_CONFIDENCE
 from orchestrator.core.lines import first_of
 from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
+from orchestrator.exit_status import ExitStatus
 from orchestrator.results.answer import answers
 from orchestrator.results.boots import in_several_files
 from orchestrator.results.columns import is_known, near_match, value_of
@@ -41,7 +42,6 @@ theirs enters a study.
 exit status: 0 a winner for each engine build in the files; 3 no winner (what serves now is kept,
 no difference, or these rows cannot tell); 2 bad input, each row and value named
 """
-NOTHING_TO_PROMOTE = 3
 
 
 def add_parser(
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         )
         sys.stdout.writelines(f"{line}\n" for line in lines)
     won = all(answer.outcome == "winner" for answer in found)
-    return 0 if won else NOTHING_TO_PROMOTE
+    return ExitStatus.DONE if won else ExitStatus.NOTHING_PROMOTED
 
 
 def read_observations(

@@ -8,13 +8,16 @@ from enum import IntEnum
 class ExitStatus(IntEnum):
     """Of the commands of a study.
 
-    The others share 0, 2 and 130 with them, and say in their help what 1 and 3 are.
+    The others say in their help what 1 and 3 are of them.
     """
 
     DONE = 0
     FAILED = 1
     BAD_INPUT = 2
     NOTHING_PROMOTED = 3
-    """Of ``premises``: something is stale, so that nothing may be promoted on it."""
+    """Of ``premises``: something is stale, so that nothing may be promoted on it. Of ``decide``:
+    there is no winner."""
+    CANNOT_TELL = 3
+    """The same status, of the commands that judge an output or a build."""
     INTERRUPTED = 130
     """By Ctrl-C, SIGTERM, a hang-up or `ray job stop`: what a shell makes of SIGINT, 128 + 2."""

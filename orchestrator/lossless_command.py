@@ -12,6 +12,7 @@ from orchestrator.config import CONF_DIR
 from orchestrator.core.lossless.greedy import GreedySettings
 from orchestrator.core.lossless.judge import LosslessSettings
 from orchestrator.errors import ConfigError, reported_at
+from orchestrator.exit_status import ExitStatus
 from orchestrator.load.scoring import TokenServer
 from orchestrator.load.workload import find_workload, load_workload
 from orchestrator.lossless import Look, run_text_test
@@ -32,7 +33,11 @@ tokens are compared with the control's most likely ones instead.
 exit status: 0 passed; 1 rejected; 3 it cannot be told with these tokens; 2 bad input. Status 1 with
 a line "error:" is no verdict: a server did not answer, or contradicts itself
 """
-STATUSES = {"passed": 0, "rejected": 1, "cannot_tell": 3}
+STATUSES = {
+    "passed": ExitStatus.DONE,
+    "rejected": ExitStatus.FAILED,
+    "cannot_tell": ExitStatus.CANNOT_TELL,
+}
 
 WHAT_CONTROL = "the same target without speculation; default: the arm scores itself, and says so"
 STREAMS = "answers at a time; default 16"
