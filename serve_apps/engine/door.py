@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 SECRET_TIMEOUT_S = 10.0
 """From the opening of a connection to its secret."""
-MAX_STRANGERS = 256
+MAX_UNAUTHENTICATED = 256
 """Connections that have not shown the secret yet; one more ends the one that waits longest."""
 _SECRET_BYTES = 32
-_MAX_KEPT_BYTES = 1 << 20
+_MAX_BUFFER_BYTES = 1 << 20
 """Of a request that waits for its place; the rest waits at the router."""
 _SOCKET = "door"
 _SILENT_S, _SILENT_TRIES = 10, 3
@@ -62,21 +62,21 @@ class Door:
     Args:
         port: The engine's own, on loopback.
         folder: The boot's folder of sockets, which nobody else can enter.
-        most: Requests at once; more wait until one ends, first come first served.
+        limit: Requests at once; more wait until one ends, first come first served.
         is_alive: Whether the engine's process runs: another's may get its port.
     """
 
-    def __init__(self, port: int, folder: str, *, most: int, is_alive: Callable[[], bool]) -> None:
+    def __init__(self, port: int, folder: str, *, limit: int, is_alive: Callable[[], bool]) -> None:
         self._secret, self.proof = (secrets.token_hex(_SECRET_BYTES) for _ in range(2))
-        self._port, self._path, self._most = port, str(Path(folder) / _SOCKET), most
+        self._port, self._path, self._limit = port, str(Path(folder) / _SOCKET), limit
         self._is_alive = is_alive
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._servers: dict[str | None, asyncio.Server] = {}
         self._listening = asyncio.Lock()
-        self._strangers: dict[_Visit, None] = {}
-        self._waiting: deque[_Visit] = deque()
-        self._inside: set[_Visit] = set()
+        self._unauthenticated: dict[_Connection, None] = {}
+        self._waiting: deque[_Connection] = deque()
+        self._active: set[_Connection] = set()
         self._is_empty = threading.Event()
         self._is_empty.set()
         self._is_shut = False
@@ -123,9 +123,9 @@ class Door:
 
     async def _end(self) -> None:
         await self._shut()
-        for visit in list(self._inside):
-            visit.end()
-        while self._strangers or self._inside:
+        for connection in list(self._active):
+            connection.end()
+        while self._unauthenticated or self._active:
             await asyncio.sleep(0)
         await asyncio.sleep(0)  # the engine's sides are told to close, and do so now
 
@@ -134,9 +134,9 @@ class Door:
         async with self._listening:
             if host not in self._servers:
                 if host is None:
-                    server = await loop.create_unix_server(lambda: _Visit(self), self._path)
+                    server = await loop.create_unix_server(lambda: _Connection(self), self._path)
                 else:
-                    server = await loop.create_server(lambda: _Visit(self), host, 0)
+                    server = await loop.create_server(lambda: _Connection(self), host, 0)
                 self._servers[host] = server
                 logger.info("the door listens on %s", self._path if host is None else host)
         return 0 if host is None else int(self._servers[host].sockets[0].getsockname()[1])
@@ -145,48 +145,50 @@ class Door:
         self._is_shut = True
         for server in self._servers.values():
             server.close()
-        for visit in [*self._strangers, *self._waiting]:
-            visit.end()
+        for connection in [*self._unauthenticated, *self._waiting]:
+            connection.end()
 
-    def came(self, visit: _Visit) -> None:
+    def opened(self, connection: _Connection) -> None:
         """Take in a connection that has shown nothing yet."""
-        self._strangers[visit] = None
+        self._unauthenticated[connection] = None
         if self._is_shut:
-            visit.end()
-        elif len(self._strangers) > MAX_STRANGERS:
-            longest = next(iter(self._strangers))
-            del self._strangers[longest]  # it is told of its end later: others may come before
+            connection.end()
+        elif len(self._unauthenticated) > MAX_UNAUTHENTICATED:
+            longest = next(iter(self._unauthenticated))
+            del self._unauthenticated[
+                longest
+            ]  # it is told of its end later: others may come before
             longest.end()
 
-    def knows(self, secret: bytes) -> bool:
+    def is_secret(self, secret: bytes) -> bool:
         """Return whether this is the secret."""
         return hmac.compare_digest(secret, self._secret.encode())
 
-    def showed(self, visit: _Visit) -> None:
+    def authenticated(self, connection: _Connection) -> None:
         """Let one in that has shown the secret, or let it wait."""
-        self._strangers.pop(visit, None)
-        self._waiting.append(visit)
+        self._unauthenticated.pop(connection, None)
+        self._waiting.append(connection)
         self._admit()
 
-    def left(self, visit: _Visit) -> None:
+    def closed(self, connection: _Connection) -> None:
         """Forget a connection, and let the next one in."""
-        self._strangers.pop(visit, None)
-        if visit in self._waiting:
-            self._waiting.remove(visit)
-        self._inside.discard(visit)
-        if not self._inside:
+        self._unauthenticated.pop(connection, None)
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+        self._active.discard(connection)
+        if not self._active:
             self._is_empty.set()
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and len(self._inside) < self._most and not self._is_shut:
-            visit = self._waiting.popleft()
-            self._inside.add(visit)
+        while self._waiting and len(self._active) < self._limit and not self._is_shut:
+            connection = self._waiting.popleft()
+            self._active.add(connection)
             self._is_empty.clear()
-            visit.begin(self._port if self._is_alive() else None)
+            connection.begin(self._port if self._is_alive() else None)
 
 
-def watch(connection: asyncio.BaseTransport) -> None:
+def keep_alive(connection: asyncio.BaseTransport) -> None:
     """Have the kernel end a silent connection to a node that is gone, as one without power.
 
     Neither side would hear of it: a router waits for tokens, and a door for a router to leave.
@@ -207,82 +209,82 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-class _Side(asyncio.Protocol):
-    """One of the two connections of a visit; what it reads, the other one writes."""
+class _Endpoint(asyncio.Protocol):
+    """One end of a request's way, a router's or the engine's; what it reads, its peer writes."""
 
     transport: asyncio.Transport | None = None
-    other: _Side | None = None
+    peer: _Endpoint | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is of another class
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.write(data)
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
 
     def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.resume_reading()
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.close()  # what it was given is written first
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.close()  # what it was given is written first
 
 
-class _Visit(_Side):
+class _Connection(_Endpoint):
     """A router's connection: its secret, then one request."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self._kept = bytearray()
-        self._has_shown = False
+        self._buffer = bytearray()
+        self._is_authenticated = False
         self._timer: asyncio.TimerHandle | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        watch(transport)
+        keep_alive(transport)
         self._timer = asyncio.get_running_loop().call_later(SECRET_TIMEOUT_S, self.end)
-        self._door.came(self)
+        self._door.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None:
+        if self.peer is not None:
             super().data_received(data)
             return
-        self._kept += data
-        if not self._has_shown:
-            self._show()
-        elif len(self._kept) > _MAX_KEPT_BYTES:
+        self._buffer += data
+        if not self._is_authenticated:
+            self._authenticate()
+        elif len(self._buffer) > _MAX_BUFFER_BYTES:
             assert self.transport is not None
             self.transport.pause_reading()
 
-    def _show(self) -> None:
+    def _authenticate(self) -> None:
         size = 2 * _SECRET_BYTES
-        if len(self._kept) < size:
+        if len(self._buffer) < size:
             return
-        secret = bytes(self._kept[:size])
-        del self._kept[:size]
-        if not self._door.knows(secret):
+        secret = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        if not self._door.is_secret(secret):
             self.end()
             return
-        self._has_shown = True
+        self._is_authenticated = True
         assert self._timer is not None
         self._timer.cancel()
-        self._door.showed(self)
+        self._door.authenticated(self)
 
     def begin(self, port: int | None) -> None:
         """Connect to the engine; without one the connection ends."""
         if port is None:
             self.end()
         else:
-            self._opening = asyncio.get_running_loop().create_task(self._open(port))
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(port))
 
-    async def _open(self, port: int) -> None:
-        engine = _Side()
+    async def _connect(self, port: int) -> None:
+        engine = _Endpoint()
         try:
             await asyncio.get_running_loop().create_connection(lambda: engine, HOST, port)
         except OSError:
@@ -294,11 +296,11 @@ class _Visit(_Side):
             engine.transport.abort()
             self.end()
             return
-        self.other, engine.other = engine, self
+        self.peer, engine.peer = engine, self
         self.transport.resume_reading()
         self.transport.write(self._door.proof.encode())
-        engine.transport.write(bytes(self._kept))  # which may pause the reading again
-        self._kept.clear()
+        engine.transport.write(bytes(self._buffer))  # which may pause the reading again
+        self._buffer.clear()
 
     def end(self) -> None:
         """End the connection."""
@@ -308,6 +310,6 @@ class _Visit(_Side):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's
         if self._timer is not None:
             self._timer.cancel()
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.abort()  # an engine that does not read would put a close off
-        self._door.left(self)
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.abort()  # an engine that does not read would put a close off
+        self._door.closed(self)

@@ -152,9 +152,9 @@ class EngineProcess:
     def _mark(self) -> str:
         return boot_mark(self.boot_id)
 
-    def door(self, most: int) -> Door:
+    def door(self, limit: int) -> Door:
         """Return a way to this boot for routers, with so many requests at once."""
-        return Door(self.port, self._folder, most=most, is_alive=self.is_alive)
+        return Door(self.port, self._folder, limit=limit, is_alive=self.is_alive)
 
     def is_alive(self) -> bool:
         """Return whether the engine's API server runs."""

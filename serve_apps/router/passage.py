@@ -7,7 +7,7 @@ import hmac
 from collections.abc import AsyncGenerator, Mapping
 from urllib.parse import quote
 
-from serve_apps.engine.door import DoorAddress, watch
+from serve_apps.engine.door import DoorAddress, keep_alive
 from serve_apps.engine.errors import EngineNotRunning
 from serve_apps.engine.http import end_to_end
 
@@ -91,7 +91,7 @@ class Items:
                         where.host, where.port, limit=_MAX_HEAD_BYTES
                     )
             reader, self._writer = opened
-            watch(self._writer.transport)
+            keep_alive(self._writer.transport)
             self._writer.write(where.secret.encode() + self._request)
             self._request = b""  # an answer may take minutes
             proof = await reader.readexactly(len(where.proof))

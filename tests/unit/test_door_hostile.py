@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from door_scene import CHUNKED, all_of, answer_of, framed, held_until, in_loop, scene
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,15 +19,6 @@ from serve_apps.engine import door as door_module
 from serve_apps.engine.door import Door
 from serve_apps.engine.errors import EngineNotRunning
 from serve_apps.router.passage import DoorShut, Items, request_bytes
-from tests.unit.test_engine_door import (
-    CHUNKED,
-    all_of,
-    answer_of,
-    framed,
-    held_until,
-    in_loop,
-    scene,
-)
 
 OK = CHUNKED + framed(b"a", b"")
 BIG = bytes(32 << 20)
@@ -37,7 +29,7 @@ KEEPALIVE_TIMER = "02"
 
 @contextlib.asynccontextmanager
 async def door_to(listener: socket.socket, folder: Path) -> AsyncIterator[Door]:
-    door = Door(listener.getsockname()[1], str(folder), most=1, is_alive=lambda: True)
+    door = Door(listener.getsockname()[1], str(folder), limit=1, is_alive=lambda: True)
     try:
         yield door
     finally:
@@ -49,7 +41,7 @@ async def door_to(listener: socket.socket, folder: Path) -> AsyncIterator[Door]:
 async def test_connections_that_show_nothing_keep_no_router_out(
     monkeypatch: pytest.MonkeyPatch, host: str | None
 ) -> None:
-    monkeypatch.setattr(door_module, "MAX_STRANGERS", 4)
+    monkeypatch.setattr(door_module, "MAX_UNAUTHENTICATED", 4)
     async with scene(answer_of(OK), host=host) as found:
         await found.door.address("127.0.0.1")
         port = (await found.door.address("127.0.0.1")).port
@@ -162,7 +154,7 @@ def test_place_is_given_back_whenever_a_client_leaves(moments: list[int]) -> Non
 
     async def run() -> None:
         over = asyncio.Event()
-        async with scene(held_until(over), most=2) as found:
+        async with scene(held_until(over), limit=2) as found:
             await asyncio.gather(*(leave(found.ask(), moment) for moment in moments))
             over.set()
             answers = await asyncio.gather(*(all_of(found.ask()) for _ in range(3)))

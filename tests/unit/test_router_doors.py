@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from door_scene import CHUNKED, answer_of, framed, in_loop, scene
 from router_scene import FakeEngine
-from test_engine_door import CHUNKED, answer_of, framed, in_loop, scene
 
 from serve_apps.engine.door import DoorAddress
 from serve_apps.router.upstream import Engines
@@ -83,7 +83,7 @@ async def test_place_that_does_not_come_in_time_is_an_engine_that_is_not_there()
         writer.write(CHUNKED)
         await held.wait()
 
-    async with scene(answering, most=1) as found:
+    async with scene(answering, limit=1) as found:
         engines = engines_of(engine, found.address)
         await said(engines)
         await settle()
