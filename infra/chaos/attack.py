@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.bench.router.cluster import MODEL, BenchError, serving
+from infra.bench.router.cluster import HAPROXY, MODEL, PROXY, BenchError, serving
 from infra.chaos.clients import Clients
 
 ENGINES = {"bench-v1": {"STEP_S": "0.005"}}
@@ -207,10 +207,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder, num_bad = Path(tempfile.mkdtemp(prefix="ca-")), 0
     try:
         with serving(folder, ENGINES, with_haproxy=options.haproxy) as ways:
-            port = int(ways.routed.rpartition(":")[2])
+            front = ways.routed[HAPROXY if options.haproxy else PROXY]
+            port = int(front.rpartition(":")[2])
             for kind in ["calm", *([options.only] if options.only else KINDS)]:
                 started = time.monotonic()
-                with Clients(ways.routed, MODEL, streams=HONEST) as tally:
+                with Clients(front, MODEL, streams=HONEST) as tally:
                     time.sleep(1)
                     if kind == "calm":
                         time.sleep(options.seconds)

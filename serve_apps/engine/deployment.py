@@ -30,6 +30,8 @@ _HEALTH_TIMEOUT_S = 25.0
 
 Head = tuple[int, dict[str, str]]
 """Status and headers of an answer."""
+MIN_ONGOING_REQUESTS = 64
+"""An engine lets in so many requests at once, whatever the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class EngineOptions:
     """1 on a real node: it sets CUDA_VISIBLE_DEVICES, which a resource token alone does not."""
     node_id: str | None = None
     """Ray node id that the replica must land on (a trial's own node)."""
-    max_ongoing_requests: int = 64
+    max_ongoing_requests: int = MIN_ONGOING_REQUESTS
     """At least the engine's max_num_seqs, and the highest concurrency that is sent."""
     max_queued_requests: int = -1
     """Requests that wait in each router beyond that before it answers 503; -1 is no limit."""
@@ -62,7 +64,7 @@ PRODUCTION_OPTIONS = EngineOptions(
 class Engine:
     """One engine in one Serve replica."""
 
-    async def __init__(self, spec: Mapping[str, Any], max_ongoing_requests: int = 64) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, spec: Mapping[str, Any], max_ongoing_requests: int) -> None:  # type: ignore[misc]  # Serve awaits it
         """Boot the engine; the replica is ready when one real completion has come.
 
         Args:
@@ -193,7 +195,7 @@ def max_ongoing_requests(max_streams: int) -> int:
     Args:
         max_streams: Highest concurrency of the load.
     """
-    return max(64, 2 * max_streams)
+    return max(MIN_ONGOING_REQUESTS, 2 * max_streams)
 
 
 def _deployment_options(options: EngineOptions) -> dict[str, Any]:

@@ -112,8 +112,8 @@ def _unclean(results: Results) -> list[str]:
 async def _rounds(cell: Cell, ways: Ways, num_rounds: int) -> dict[str, list[Round]]:
     """Ask all ways in turn, in an order by chance; one round more to warm up."""
     source = random.Random(cell.title)
-    found: dict[str, list[Round]] = {name: [] for name in ways.others}
-    addresses = {"direct": ways.direct[cell.app], **ways.others}
+    found: dict[str, list[Round]] = {name: [] for name in ways.routed}
+    addresses = {"direct": ways.direct[cell.app], **ways.routed}
     for number in range(num_rounds + 1):
         answers: dict[str, tuple[Answer, ...]] = {}
         for name in source.sample(list(addresses), len(addresses)):

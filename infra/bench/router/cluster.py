@@ -32,6 +32,9 @@ _ROUTER = re.compile(r"server SERVE_REPLICA_bench-Router-\S+ (\S+) check")
 _T = TypeVar("_T")
 
 
+HAPROXY, PROXY = "HAProxy", "Serve's proxy"
+
+
 class BenchError(Exception):
     """The cluster did not come up."""
 
@@ -42,10 +45,8 @@ class Ways:
 
     direct: Mapping[str, str]
     """Address of the engine's own HTTP by application."""
-    routed: str
-    """Address of the route."""
-    others: Mapping[str, str]
-    """Addresses of the route by what stands on the way; empty without HAProxy."""
+    routed: Mapping[str, str]
+    """Addresses of the route by what stands first on the way: ``PROXY``, and more with HAProxy."""
 
 
 @contextmanager
@@ -87,18 +88,17 @@ def serving(
         _until(api.answers, lambda: tail(log))
         api.put(http_port, _applications(folder, engines))
         _until(api.all_running, api.messages)
-        others = {}
+        routed = {PROXY: front}
         if with_haproxy:
             _until(lambda: _router_port(folder) is not None, lambda: "HAProxy knows no router")
-            others = {
+            routed = {
                 "router's own port": f"http://{_router_port(folder)}",
-                "HAProxy": front,
-                "Serve's proxy": proxy,
+                HAPROXY: front,
+                PROXY: proxy,
             }
         yield Ways(
             direct={name: _address(folder, name) for name in engines},
-            routed=front,
-            others=others,
+            routed=routed,
         )
     finally:
         left = end_members(tag)
