@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestrator.core.types import Cell
 from orchestrator.fakes.simulate.study import SimulatedRace
 from orchestrator.fakes.simulate.world import World
 from orchestrator.fakes.simulate.worlds import BASELINE, speculating
-from orchestrator.forecast import BUDGET_MS, MOST_REPEATS, MOST_STUDIES, MOST_TURNS, Times, forecast
+from orchestrator.forecast import MOST_REPEATS, MOST_STUDIES, MOST_TURNS, Times, forecast
 
 ARMS = (BASELINE, speculating("greedy", "standard", 5), speculating("probabilistic", "block", 7))
 QUESTION = RaceQuestion(
@@ -127,6 +128,29 @@ def test_more_blocks_of_a_cell_take_their_own_time_each(monkeypatch: pytest.Monk
     assert blocks[1] == pytest.approx(4 * blocks[0], rel=0.2)
 
 
+def simulated(
+    question: RaceQuestion, race: RaceSettings, times: Times
+) -> list[tuple[World, RaceSettings]]:
+    """Return what is simulated for a forecast, without doing it."""
+    made: list[tuple[World, RaceSettings]] = []
+
+    def noted(world: World, settings: RaceSettings, **_options: Any) -> SimulatedRace:
+        made.append((world, settings))
+        return SimulatedRace(timed=(), choice=None, stop_reason="", num_nodes=1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "simulate_race", noted)
+        patch.setattr(module, "_regret", lambda *_asked: 0.0)
+        forecast(question, race, times)
+    return made
+
+
+def arms_and_cells(num_arms: int, streams: Sequence[int]) -> RaceQuestion:
+    arms = tuple(speculating("greedy", "standard", depth) for depth in range(1, num_arms + 1))
+    cells = {Cell(streams=number, temperature=0.7): 1 / len(streams) for number in streams}
+    return replace(QUESTION, arms=arms, weights=cells)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     num_arms=st.integers(1, 400),
@@ -135,6 +159,7 @@ def test_more_blocks_of_a_cell_take_their_own_time_each(monkeypatch: pytest.Monk
     block_s=st.floats(0.01, 86_400),
     blocks_per_cell=st.integers(1, 1000),
     max_tokens=st.integers(2, 10**7),
+    larger=st.sampled_from(["arms", "streams", "boots", "longer blocks", "more blocks"]),
 )
 def test_forecast_of_any_study_has_a_bound(
     num_arms: int,
@@ -143,28 +168,47 @@ def test_forecast_of_any_study_has_a_bound(
     block_s: float,
     blocks_per_cell: int,
     max_tokens: int,
+    larger: str,
 ) -> None:
-    made: list[float] = []
-
-    def counted(world: World, race: RaceSettings, **_options: Any) -> SimulatedRace:
-        turns = min(MOST_TURNS, world.load.window_s / 0.15)
-        requests = sum(cell.streams * min(1.0, turns) for cell in world.cells)
-        made.append(race.max_boots * world.load.blocks_per_cell * (0.5 * requests / 2000))
-        return SimulatedRace(timed=(), choice=None, stop_reason="", num_nodes=1)
-
-    arms = tuple(speculating("greedy", "standard", depth) for depth in range(1, num_arms + 1))
-    cells = {Cell(streams=number, temperature=0.7): 1 / len(streams) for number in streams}
-    question = replace(QUESTION, arms=arms, weights=cells)
     times = Times(
         boot_s=420.0, block_s=block_s, blocks_per_cell=blocks_per_cell, max_tokens=max_tokens
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "simulate_race", counted)
-        patch.setattr(module, "_regret", lambda *_asked: 0.0)
-        forecast(question, replace(RACE, max_boots=max_boots), times)
+    by_what = {what: 1 + (what == larger) for what in ("arms", "streams", "boots")}
+    twice = replace(
+        times,
+        block_s=block_s * (1 + (larger == "longer blocks")),
+        blocks_per_cell=blocks_per_cell * (1 + (larger == "more blocks")),
+    )
 
-    assert sum(made) <= BUDGET_MS
-    assert len(made) <= MOST_STUDIES
+    made = simulated(arms_and_cells(num_arms, streams), replace(RACE, max_boots=max_boots), times)
+    of_larger = simulated(
+        arms_and_cells(num_arms * by_what["arms"], [by_what["streams"] * each for each in streams]),
+        replace(RACE, max_boots=max_boots * by_what["boots"]),
+        twice,
+    )
+
+    assert len(of_larger) <= len(made) <= MOST_STUDIES
+    # A stream draws a dozen answers in any window, which take 4.2 us; 45 s of a core are for all.
+    assert windows_of_streams(made) <= 10_700_000
+    assert windows_of_streams(of_larger) <= 10_700_000
+
+
+def windows_of_streams(made: Sequence[tuple[World, RaceSettings]]) -> int:
+    """Return how many windows of a stream are simulated at most."""
+    return sum(
+        race.max_boots * world.load.blocks_per_cell * sum(cell.streams for cell in world.cells)
+        for world, race in made
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_arms", "num_cells", "studies"),
+    [(17, 10, 96), (34, 10, 48), (17, 20, 48), (170, 10, 24), (2, 1, 96)],
+)
+def test_more_arms_and_cells_get_fewer_studies(num_arms: int, num_cells: int, studies: int) -> None:
+    question = arms_and_cells(num_arms, range(1, num_cells + 1))
+
+    assert len(simulated(question, RACE, TIMES)) == studies
 
 
 def test_study_that_is_cut_is_told_and_one_that_is_too_large_is_not_simulated(
