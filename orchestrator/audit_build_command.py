@@ -20,6 +20,7 @@ from orchestrator.audit_build import (
 )
 from orchestrator.audit_build_text import Displacement
 from orchestrator.core.codec import to_plain
+from orchestrator.core.lines import one_line, printed
 from orchestrator.core.lossless.judge import LosslessSettings
 from orchestrator.errors import ConfigError, reported_at
 from orchestrator.exit_status import ExitStatus
@@ -90,10 +91,11 @@ def run(args: argparse.Namespace) -> int:
     """
     plan = _plan(args)
     audit = audit_build(args.build, plan, tell=_tell)
-    lines = format_audit(audit, plan)
     if args.json:
-        lines = [json.dumps(audit_record(audit, args.build, plan), indent=1, allow_nan=False)]
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+        record = audit_record(audit, args.build, plan)
+        sys.stdout.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    else:
+        sys.stdout.writelines(printed(format_audit(audit, plan)))
     return status_of(audit)
 
 
@@ -196,5 +198,5 @@ def _rules(text: str) -> Sequence[str]:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{one_line(line)}\n")
     sys.stderr.flush()

@@ -13,6 +13,7 @@ from orchestrator.canaries.run import NAMES, CanarySettings
 from orchestrator.canaries.scored import ScoreSettings, check_harness, shipped_tasks, task_files
 from orchestrator.canaries.wire import Server
 from orchestrator.core.codec import to_plain
+from orchestrator.core.lines import one_line, printed
 from orchestrator.core.quality import CanaryComparison, TaskComparison, TaskScore, TaskSettings
 from orchestrator.errors import ConfigError, reported_at
 from orchestrator.exit_status import ExitStatus
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         record = {"schema": SCHEMA, **_sides(arm, control), **report_record(report)}
         sys.stdout.write(json.dumps(record, indent=1) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in format_report(report))
+        sys.stdout.writelines(printed(format_report(report)))
     return STATUSES[report.gate.passed]
 
 
@@ -210,5 +211,5 @@ def _server(args: argparse.Namespace, side: str) -> Server:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{one_line(line)}\n")
     sys.stderr.flush()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.core.leftovers import Leftover
-from orchestrator.core.lines import one_line
+from orchestrator.core.lines import one_line, printed
 from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     found = clean.survey(asked)
     _require_known(asked, found)
     lines = format_survey(found.things, found.notes, found.folder)
-    sys.stdout.writelines(f"{one_line(line)}\n" for line in lines)
+    sys.stdout.writelines(printed(lines))
     removable = [item for item in found.things if item.is_kept_because is None]
     if not removable:
         return 0 if found.is_whole else 1
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         return 0 if found.is_whole else 1
     left = clean.remove(found, asked)
     gone = "" if left else f"removed {len(removable)}\n"
-    sys.stdout.writelines([*(f"stays: {one_line(text)}\n" for text in left), gone])
+    sys.stdout.writelines([*printed(f"stays: {text}" for text in left), gone])
     return 0 if found.is_whole and not left else 1
 
 

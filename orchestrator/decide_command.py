@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.distributions import MAX_CONFIDENCE
-from orchestrator.core.lines import first_of
+from orchestrator.core.lines import first_of, printed
 from orchestrator.decide_report import answer_record, format_answers
 from orchestrator.errors import ConfigError
 from orchestrator.exit_status import ExitStatus
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             num_rows=len(sifted.observations),
             with_findings=args.findings,
         )
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(printed(lines))
     won = all(answer.outcome == "winner" for answer in found)
     return ExitStatus.DONE if won else ExitStatus.NOTHING_PROMOTED
 

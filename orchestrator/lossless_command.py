@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 from orchestrator.config import CONF_DIR
+from orchestrator.core.lines import printed
 from orchestrator.core.lossless.greedy import GreedySettings
 from orchestrator.core.lossless.judge import LosslessSettings
 from orchestrator.errors import ConfigError, reported_at
@@ -118,8 +119,9 @@ def _tested(args: argparse.Namespace, sides: Sides, test: TextTest, greedy: Gree
         lines = format_text(outcome, sides, test)
         status = STATUSES[outcome.result.kind]
     if args.json:
-        lines = [json.dumps(record, indent=1, allow_nan=False)]
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    else:
+        sys.stdout.writelines(printed(lines))
     return status
 
 

@@ -19,6 +19,7 @@ from orchestrator.adapters.node import LocalNode
 from orchestrator.block_report import Setting, block_record, format_block
 from orchestrator.config import CONF_DIR
 from orchestrator.core.checks import Expectations, draft_doubt
+from orchestrator.core.lines import printed
 from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.plausible import MAX_STREAMS
 from orchestrator.core.types import Block, Cell
@@ -56,10 +57,9 @@ def run(args: argparse.Namespace) -> int:
     setting = _setting(args, plan, measured.block)
     if args.json:
         record = block_record(measured, setting, with_requests=args.requests)
-        lines = [json.dumps(record, indent=1, allow_nan=False)]
+        sys.stdout.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
     else:
-        lines = format_block(measured.block, setting)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(printed(format_block(measured.block, setting)))
     return 0 if measured.block.is_valid else 1
 
 

@@ -9,6 +9,7 @@ import sys
 
 from orchestrator.adapters.node import LocalNode
 from orchestrator.core.codec import to_plain
+from orchestrator.core.lines import printed
 from orchestrator.core.node_health import GIB, NodeNeeds, judge, judge_for_boot
 from orchestrator.core.node_state import Fitness, GpuProcess, NodeState, NodeVerdict
 from orchestrator.core.plausible import MAX_GIB
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace, *, node: Node | None = None) -> int:
         plain = {"state": to_plain(state), "measure": to_plain(measure), "boot": to_plain(boot)}
         sys.stdout.write(json.dumps(plain, indent=2) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in format_node(state, measure, boot))
+        sys.stdout.writelines(printed(format_node(state, measure, boot)))
     return 1 if boot.fitness is Fitness.UNFIT else 0
 
 

@@ -7,6 +7,7 @@ import math
 import sys
 from pathlib import Path
 
+from orchestrator.core.lines import printed
 from orchestrator.core.sampling import MAX_TEMPERATURE, same_temperature
 from orchestrator.errors import ConfigError
 from orchestrator.traffic import ProfileSettings, profile, profile_lines, read_log
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             "traffic LOG", f"{args.log} cannot be read ({error})", "name a readable file"
         ) from error
     check_durations(log)
-    sys.stdout.writelines(f"{line}\n" for line in profile_lines(profile(log, settings)))
+    sys.stdout.writelines(printed(profile_lines(profile(log, settings))))
     return 0
 
 

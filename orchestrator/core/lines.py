@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def one_line(text: str, longest: int | None = None) -> str:
@@ -17,6 +17,11 @@ def one_line(text: str, longest: int | None = None) -> str:
         return line
     half = longest // 2
     return f"{line[:half]}...{line[-half:]}"
+
+
+def printed(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines with names of others in them as a terminal may be shown them, with their ends."""
+    return (f"{one_line(line)}\n" for line in lines)
 
 
 def folded(text: str) -> str:

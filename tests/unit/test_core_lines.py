@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.lines import first_of, folded, one_line
+from orchestrator.core.lines import first_of, folded, one_line, printed
 
 
 @given(st.text(), st.integers(20, 40))
@@ -31,3 +31,7 @@ def test_first_are_named_and_the_others_counted() -> None:
     assert first_of(texts) == "a, b, c and 2 more"
     assert first_of(texts, 1, apart="; ", last="; ", rest="others") == "a; and 4 others"
     assert first_of([]) == ""
+
+
+def test_lines_are_printed_one_each_whatever_is_named_in_them() -> None:
+    assert list(printed(["a", "b\n\x1b[2J"])) == ["a\n", "b\\n\\x1b[2J\n"]

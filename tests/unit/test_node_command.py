@@ -66,6 +66,16 @@ def test_node_with_an_orphaned_engine_is_status_1(capsys: pytest.CaptureFixture[
     assert "fit to boot on     unfit: another engine holds the GPU" in out
 
 
+def test_node_process_that_wipes_the_screen_is_shown_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    named = GpuProcess(pid=12, name="a\n\x1b[2Jfit to boot on     yes", memory_bytes=None)
+
+    run(parse(), node=node(gpu_processes=(named,)))
+
+    assert r"pid 12, a\n\x1b[2Jfit" in capsys.readouterr().out
+
+
 def test_node_that_is_doubtful_is_status_0_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     status = run(parse("--engine-gib", "98"), node=node())
 
