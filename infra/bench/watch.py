@@ -10,12 +10,13 @@ the same call prints the same numbers.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import binom, chi2
 
+from infra.bench.choice import Tables, print_tables
 from orchestrator.core.drift import DAY_S, OVER, LevelTest, Looks, MixTest
 from orchestrator.core.edetector import CLOSED, Flags, Floats
 
@@ -301,21 +302,17 @@ def _time(value: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables that were asked for, or all."""
     parser = argparse.ArgumentParser(prog="python -m infra.bench.watch")
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}")
     parser.add_argument("--months", type=int, default=400, help="without a drift, of each world")
     parser.add_argument("--runs", type=int, default=200, help="of each shift")
-    options = parser.parse_args(arguments)
-    if unknown := set(options.tables) - set(TABLES):
-        parser.error(f"no table {sorted(unknown)[0]!r}: there are {', '.join(TABLES)}")
-    lines: dict[str, Callable[[], Iterator[str]]] = {
+    print_tables(parser, TABLES, _tables, arguments)
+
+
+def _tables(options: argparse.Namespace) -> Tables:
+    return {
         "false-alarms": lambda: false_alarm_lines(options.months),
         "delays": lambda: delay_lines(options.runs),
         "mix-delays": lambda: mix_delay_lines(options.runs),
     }
-    for table in options.tables or TABLES:
-        for line in lines[table]():
-            print(line, flush=True)
-        print(flush=True)
 
 
 if __name__ == "__main__":

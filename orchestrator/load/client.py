@@ -60,7 +60,23 @@ def new_session(
     )
 
 
-class SseClient:
+class Connections:
+    """A pool of connections, which is open from ``__aenter__`` of a client until it is left."""
+
+    _session: aiohttp.ClientSession | None = None
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        assert self._session is not None
+        await self._session.close()
+
+
+class SseClient(Connections):
     """Makes streamed requests to one engine and times them.
 
     Args:
@@ -98,7 +114,6 @@ class SseClient:
         if api_key is not None:
             check_api_key(api_key, "api_key")
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._session: aiohttp.ClientSession | None = None
         self._open: set[asyncio.Timeout] = set()
         self._moved_s = 0.0
         """On the loop's own clock, which times nothing that is measured."""
@@ -122,16 +137,6 @@ class SseClient:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_read=self._stall_timeout_s)
         self._session = new_session(timeout, self._headers, trace)
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        assert self._session is not None
-        await self._session.close()
 
     async def complete(self, call: Call, arrived_s: float | None = None) -> RequestRecord:
         """Make one request and read it to its end.

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
@@ -23,6 +22,7 @@ from orchestrator.load.call import Call, request_body
 from orchestrator.load.client import (
     MAX_ERROR_BODY_BYTES,
     NO_ROOM,
+    Connections,
     check_api_key,
     new_session,
     server_root,
@@ -63,7 +63,7 @@ class TokenServer:
     api_key: str | None = field(default=None, repr=False)
 
 
-class TokenClient:
+class TokenClient(Connections):
     """Asks one server for tokens and for probabilities.
 
     Args:
@@ -84,7 +84,6 @@ class TokenClient:
         self.server = server
         self._timeout_s = timeout_s
         self._wait_s = wait_s
-        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool; how many requests there are at a time is the caller's."""
@@ -92,16 +91,6 @@ class TokenClient:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._session = new_session(aiohttp.ClientTimeout(total=self._timeout_s), headers)
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        assert self._session is not None
-        await self._session.close()
 
     async def sample(self, call: Call, *, num_logprobs: int = 0) -> Sample:
         """Return the tokens of an answer.
