@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from infra.chaos.clients import Clients, Tally
@@ -53,16 +53,38 @@ STEPS = tuple(step for step in PromotionStep if step not in _ENDS)
 """After which there is something left to do, in order."""
 WHOLE_WITHIN_S = 60.0
 STEP_WITHIN_S = 300.0
-BAD = {
-    "does not start": {"SPECPILOT_FAKE_FAIL": "exit"},
-    "answers one token again and again": {"SPECPILOT_FAKE_FAIL": "looping_completions"},
-    "is slower than promised": {"SPECPILOT_FAKE_STEP_S": "0.03"},
-}
-"""Knobs of the stand-in by what is wrong with the challenger."""
-TOO_LONG = {"max_model_len": 10_000_000}
-"""With it the real engine does not start: no model is trained for that."""
+REAL_SOAK_S = 8.0
+"""The real engine on a CPU says some 70 tokens a second, too few in one to be measured."""
 QUICK = Expected(mean=0.005, variance=0.01, weight=3.0, degrees_of_freedom=5)
-"""Promised step time of the stand-in, seconds."""
+"""Step time, seconds: the stand-in's usual one, and one that no real engine on a CPU reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bad:
+    """How a challenger is made that is not to serve."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Knobs of the stand-in."""
+    args: Mapping[str, object] = field(default_factory=dict)
+    """Of the engine."""
+    promised: Expected | None = None
+    """Its study's step time."""
+
+
+DOES_NOT_START = "does not start"
+BAD = {
+    DOES_NOT_START: Bad(env={"SPECPILOT_FAKE_FAIL": "exit"}),
+    "answers one token again and again": Bad(env={"SPECPILOT_FAKE_FAIL": "looping_completions"}),
+    "is slower than promised": Bad(env={"SPECPILOT_FAKE_STEP_S": "0.03"}, promised=QUICK),
+}
+REAL_BAD = {
+    DOES_NOT_START: Bad(args={"max_model_len": 10_000_000}),  # no model is trained for that
+    "answers one token again and again": Bad(
+        args={"override_generation_config": {"repetition_penalty": 0.01}}
+    ),
+    "is slower than promised": Bad(promised=QUICK),
+}
+"""The same of the real engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +139,11 @@ class Scenarios:
         self._steps = steps
 
     @property
-    def _is_stand_in(self) -> bool:
-        return self._site.config.engine.launcher == STAND_IN
+    def _bad(self) -> Mapping[str, Bad]:
+        return BAD if self._site.config.engine.launcher == STAND_IN else REAL_BAD
+
+    def _register(self, bad: Bad) -> Version:
+        return self._site.register(bad.env, args=bad.args, step_time=bad.promised)
 
     @contextmanager
     def _clients(self) -> Iterator[Tally]:
@@ -144,12 +169,8 @@ class Scenarios:
 
     def bad_challengers(self) -> Iterator[Row]:
         """Promote what cannot serve: the old version must, and the reason must be there."""
-        faults = BAD if self._is_stand_in else {"does not start": {}}
-        for fault, env in faults.items():
-            champion = self._site.champion()
-            promised = QUICK if "slower" in fault else None
-            args = {} if self._is_stand_in else TOO_LONG
-            bad = self._site.register(env, args=args, step_time=promised)
+        for fault, how in self._bad.items():
+            champion, bad = self._site.champion(), self._register(how)
             row = self._row(f"challenger {fault}", champion, lambda: self._promote(bad))  # noqa: B023  called at once
             yield self._with_reason(row, bad)
         champion, bad = self._site.champion(), self._site.register()
@@ -217,8 +238,7 @@ class Scenarios:
         yield self._row("swap without leave", champion, lambda: self._promote(new))
         row = self._row("swap", new.version, lambda: self._swap(new), may_fail=True)
         yield self._with_outage(row, new)
-        args = {} if self._is_stand_in else TOO_LONG
-        bad = self._site.register(BAD["does not start"], args=args)
+        bad = self._register(self._bad[DOES_NOT_START])
         name = "swap to what does not start"
         row = self._row(name, new.version, lambda: self._swap(bad), may_fail=True)
         yield self._with_outage(self._with_reason(row, bad), bad)
@@ -313,6 +333,8 @@ def _run(
     try:
         cluster.start()
         settings = [f"engine.launcher={args.launcher}", *FAST]
+        if args.launcher != STAND_IN:
+            settings.append(f"policy.soak_s={REAL_SOAK_S:g}")
         settings += local_settings(cluster, load_config(STUDY, settings))
         scenarios = Scenarios(
             Site(cluster=cluster, study=STUDY, settings=settings),

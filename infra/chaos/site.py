@@ -73,7 +73,7 @@ class Site:
         self,
         env: Mapping[str, str] | None = None,
         *,
-        args: Mapping[str, int] | None = None,
+        args: Mapping[str, object] | None = None,
         step_time: Expected | None = None,
     ) -> Version:
         """Register a version as a study does, with a promise that an honest engine keeps.

@@ -155,9 +155,8 @@ class Door:
             connection.end()
         elif len(self._unauthenticated) > MAX_UNAUTHENTICATED:
             longest = next(iter(self._unauthenticated))
-            del self._unauthenticated[
-                longest
-            ]  # it is told of its end later: others may come before
+            # It is told of its end later, and others may come before.
+            del self._unauthenticated[longest]
             longest.end()
 
     def is_secret(self, secret: bytes) -> bool:
