@@ -17,6 +17,7 @@ from infra.fuzz.counters import counters_target
 from infra.fuzz.events import answers_target, bytes_target
 from infra.fuzz.files import file_targets
 from infra.fuzz.router_app import router_target
+from infra.fuzz.router_spec import spec_target
 from infra.fuzz.target import HEADER, Target, fuzz
 
 INPUTS = 1_000_000
@@ -25,7 +26,7 @@ INPUTS = 1_000_000
 def targets() -> dict[str, Target]:
     """Return the targets by name."""
     readers = (bytes_target(), answers_target(), counters_target(), config_target())
-    found = (*readers, *file_targets(), router_target())
+    found = (*readers, *file_targets(), router_target(), spec_target())
     return {each.name: each for each in found}
 
 

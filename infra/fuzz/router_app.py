@@ -67,7 +67,7 @@ class Engine:
 
 
 class App:
-    """The router as an ASGI application; ``/openapi.json`` is its specification's."""
+    """The router as an ASGI application."""
 
     def __init__(self, engine: Engine) -> None:
         self._router = Router(1.0, lambda _: engine)  # type: ignore[arg-type,return-value]  # no Serve here
@@ -76,21 +76,8 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request as Serve would have the router do it."""
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-        elif scope["path"] == "/openapi.json":
-            start = {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [(b"content-type", b"application/json")],
-            }
-            await send(start)
-            await send({"type": "http.response.body", "body": SPEC.read_bytes()})
-        else:
-            response = await self._router(Request(scope, receive))
-            await response(scope, receive, send)
+        response = await self._router(Request(scope, receive))
+        await response(scope, receive, send)
 
 
 def fault_of(engine: Engine, status: int, headers: Mapping[str, str], body: bytes) -> str | None:

@@ -18,6 +18,8 @@ from typing import Any
 import uvicorn.protocols.http.auto as uvicorn_auto
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from serve_apps.router.upgrades import Staying
+
 logger = logging.getLogger(__name__)
 
 FIRST_S = 30.0
@@ -104,7 +106,7 @@ class Connections:
 def guarded(connections: Connections) -> type[HttpToolsProtocol]:
     """Return uvicorn's protocol with its connections looked after."""
 
-    class Guarded(HttpToolsProtocol):
+    class Guarded(Staying):
         """One connection."""
 
         head_bytes = 0

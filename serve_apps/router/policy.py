@@ -35,8 +35,11 @@ _ALLOWED = {
     HEALTH: ("GET",),
     "/version": ("GET",),
 }
-# The engine does no authentication of its own: credentials end at the router.
-_DROPPED_HEADERS = frozenset({"authorization", "cookie", "host", APP_HEADER, OWN_HEADER})
+# The engine does no authentication of its own: credentials end at the router. A body that was read
+# as JSON is in no other coding, and an engine must not read another one out of it.
+_DROPPED_HEADERS = frozenset(
+    {"authorization", "content-encoding", "cookie", "host", APP_HEADER, OWN_HEADER}
+)
 
 
 class Refusal(NamedTuple):
@@ -59,7 +62,8 @@ def refusal(method: str, path: str) -> Refusal | None:
     if methods is None:
         return Refusal(404, f"{_shown(path)} is not served here")
     if method not in methods:
-        return Refusal(405, f"{_shown(method)} is not allowed on {path}")
+        text = f"{_shown(method)} is not allowed on {path}"
+        return Refusal(405, text, headers={"Allow": ", ".join(methods)})
     return None
 
 

@@ -28,17 +28,20 @@ class Tally:
         content_type: Of the answer.
     """
 
-    __slots__ = ("_is_stream", "_kept", "_num_bytes", "_num_events")
+    __slots__ = ("_is_stream", "_kept", "_num_bytes", "_num_events", "_num_without_answer")
 
     def __init__(self, content_type: str) -> None:
         self._is_stream = content_type.startswith("text/event-stream")
         self._kept: deque[bytes] = deque(maxlen=_SSE_TAIL if self._is_stream else None)
         self._num_events = 0
+        self._num_without_answer = 0
         self._num_bytes = 0
 
     def saw(self, chunk: bytes) -> None:
         """Count a chunk that is passed on."""
         if self._is_stream:
+            if not self._num_events:
+                self._num_without_answer = _announces_role(chunk)
             # An event ends with an empty line, and JSON inside one has none.
             self._num_events += chunk.count(b"\n\n")
         else:
@@ -66,7 +69,7 @@ class Tally:
             return {"output_tokens": None, "output_tokens_from": None, "prompt_tokens": None}
         is_whole = bool(self._kept) and self._kept[-1].endswith(b"data: [DONE]\n\n")
         return {
-            "output_tokens": self._num_events - is_whole,
+            "output_tokens": max(0, self._num_events - self._num_without_answer - is_whole),
             "output_tokens_from": "chunks",
             "prompt_tokens": None,
         }
@@ -89,6 +92,21 @@ class Tally:
             return
         for event in reversed(whole.split(b"\n\n")):
             yield event.removeprefix(b"data:")
+
+
+def _announces_role(chunk: bytes) -> bool:
+    """Return whether a stream's first event says who speaks and no more, as those of chats do."""
+    first = chunk.partition(b"\n\n")[0]
+    if b'"role"' not in first:
+        return False
+    try:
+        (choice,) = json.loads(first.removeprefix(b"data:"))["choices"]
+        delta = choice["delta"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
+    return isinstance(delta, dict) and not any(
+        text for name, text in delta.items() if name != "role"
+    )
 
 
 class Records:

