@@ -86,6 +86,10 @@ def _composed(path: Path, overrides: Sequence[str]) -> StudyConfig:
     except (OmegaConfBaseException, TypeError, OverflowError) as error:
         raise _located(error, layers, path) from error
     assert isinstance(study, StudyConfig)
+    # OmegaConf takes a section or a list for an item of any list.
+    fault = find_fault(StudyConfig, OmegaConf.to_container(merged, resolve=True))
+    if fault is not None:
+        raise fault
     return study
 
 

@@ -66,7 +66,7 @@ def _fault(hint: Any, value: object, key: str) -> ConfigError | None:
 
 def _list_fault(hint: Any, value: object, key: str) -> ConfigError | None:
     args = [arg for arg in typing.get_args(hint) if arg is not Ellipsis]
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         return _wrong(key, value, _words(hint))
     if len(args) > 1 and len(value) != len(args):
         return _wrong(key, value, f"a list of {len(args)} values")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -150,10 +151,20 @@ def argument_fault(name: str, value: object) -> str | None:
     for text in [value, *items]:
         if isinstance(text, str) and not _can_travel(text):
             return "has a character that no command line can carry"
+    if not _is_finite(value):
+        return "has a number that is infinite or none, which JSON cannot carry"
     for text in items:
         if isinstance(text, str) and text.startswith("-") and not _NUMBER.fullmatch(text):
             return "has an item that would be read as an argument of its own"
     return None
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def variable_fault(name: str, value: object) -> str | None:

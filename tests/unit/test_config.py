@@ -552,6 +552,23 @@ def test_cells_and_weights_that_cannot_be_told_apart_or_added_are_refused(
     assert error.value.where == where
 
 
+@pytest.mark.parametrize("value", [".nan", "1e999", "[1, .inf]", "{a: [-.inf]}"])
+def test_engine_argument_that_is_no_number_of_json_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="infinite or none") as error:
+        load_config(DEMO, [f"engine.args.max_model_len={value}"])
+    assert error.value.where == "engine.args.max_model_len"
+
+
+@pytest.mark.parametrize("item", ["{a: 1}", "[1]", "{streams: 1, temperature: .nan}"])
+@pytest.mark.parametrize(
+    "key", ["proof.tasks", "search.num_speculative_tokens", "search.draft_sample_method"]
+)
+def test_section_or_list_as_an_item_of_a_list_of_values_is_refused(key: str, item: str) -> None:
+    with pytest.raises(ConfigError, match="does not fit") as error:
+        load_config(DEMO, [f"{key}=[{item}]"])
+    assert error.value.where == f"{key}[0]"
+
+
 @pytest.mark.parametrize("keys", ["null", "open"])
 def test_route_for_other_machines_without_keys_is_refused(keys: str) -> None:
     lan = ["production.http_host=0.0.0.0", f"production.api_keys={keys}"]
