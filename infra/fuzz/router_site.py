@@ -103,9 +103,12 @@ def serving() -> Iterator[Site]:
     with tempfile.TemporaryDirectory(prefix="specpilot-fuzz-") as folder:
         site = _site(Path(folder), loop)
         try:
-            yield run(site.__aenter__())
+            found = run(site.__aenter__())
+            try:
+                yield found
+            finally:
+                run(site.__aexit__(None, None, None))
         finally:
-            run(site.__aexit__(None, None, None))
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
@@ -120,7 +123,7 @@ async def _site(folder: Path, loop: asyncio.AbstractEventLoop) -> AsyncIterator[
     await runner.setup()
     await web.TCPSite(runner, HOST, 0).start()
     port = runner.addresses[0][1]
-    door = Door(port, str(folder), most=64, is_alive=lambda: True)
+    door = Door(port, str(folder), limit=64, is_alive=lambda: True)
     address = await door.address(None)
     router = _router(folder, address)
     server = uvicorn.Server(_config(router))
