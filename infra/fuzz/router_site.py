@@ -138,6 +138,10 @@ async def _site(folder: Path, loop: asyncio.AbstractEventLoop) -> AsyncIterator[
         await serving
         door.close()
         await runner.cleanup()
+        looks = asyncio.all_tasks() - {asyncio.current_task()}  # for doors, between two of them
+        for each in looks:
+            each.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
 
 
 def _router(folder: Path, address: DoorAddress) -> Router:
