@@ -19,7 +19,7 @@ from orchestrator.adapters.serve_engine import EnginePlacement, ServeEngine, oom
 from orchestrator.adapters.serve_reaper import Lease
 from orchestrator.core.failures import FailureKind
 from serve_apps.engine import procfs
-from serve_apps.engine.deployment import Engine
+from serve_apps.engine.deployment import MIN_ONGOING_REQUESTS, Engine
 from serve_apps.engine.spec import FAKE_LAUNCHER, EngineSpec, boot_mark
 
 APP = "trial-a"
@@ -89,7 +89,7 @@ class Up:
         )
         self.runner = asyncio.Runner()
         self.replica = Engine.__new__(Engine)
-        self.runner.run(self.replica.__init__(spec.to_dict()))  # type: ignore[misc,func-returns-value]  # as Serve
+        self.runner.run(self.replica.__init__(spec.to_dict(), MIN_ONGOING_REQUESTS))  # type: ignore[misc,func-returns-value]  # as Serve
         self.port = ServeEngine(placement, lambda _arm: spec.to_dict(), Lease(APP))
         self.port._handle = Handle(self.runner, self.replica)  # type: ignore[assignment]
         self.port._logs = EngineLogs(spec.log_path)
