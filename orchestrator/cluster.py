@@ -350,16 +350,15 @@ def sweep_applications(*, wait_s: float) -> list[str]:
     Args:
         wait_s: Longest wait for them to be gone, with those that come meanwhile.
     """
-    deleted, deadline = list[str](), time.monotonic() + wait_s
+    deleted, deadline = dict[str, None](), time.monotonic() + wait_s
     while names := trial_applications():
-        for name in names:
-            if name not in deleted:
-                serve.delete(name, _blocking=False)
-                deleted.append(name)
+        for name in names:  # again, too: a controller that dies can lose what it was asked
+            serve.delete(name, _blocking=False)
+            deleted[name] = None
         if time.monotonic() > deadline:
             break
         time.sleep(0.5)
-    return deleted
+    return list(deleted)
 
 
 def job_tags() -> dict[str, str]:

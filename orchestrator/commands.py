@@ -27,7 +27,7 @@ from orchestrator.config import StudyConfig
 from orchestrator.core.race_state import RaceQuestion
 from orchestrator.core.takeover import Kind, PromotionStep
 from orchestrator.delivery import Delivery, delivery
-from orchestrator.errors import ConfigError, OrchestratorError, TransientError
+from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.events import Printer
 from orchestrator.exit_status import ExitStatus
 from orchestrator.forecast import Times, forecast
@@ -151,7 +151,7 @@ def _end_trials(printer: Printer) -> None:
     """End what is left of the trials; the study has its verdict, and no fault here undoes it."""
     try:
         _tell_swept(end_trials(), printer)
-    except TransientError as error:
+    except Exception as error:  # noqa: BLE001  Ray and Serve have many
         printer.say(_may_be_left(error))
 
 

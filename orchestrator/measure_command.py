@@ -21,7 +21,6 @@ from orchestrator.config import CONF_DIR
 from orchestrator.core.checks import Expectations, draft_doubt
 from orchestrator.core.lines import printed
 from orchestrator.core.node_health import NodeNeeds
-from orchestrator.core.plausible import MAX_STREAMS
 from orchestrator.core.types import Block, Cell
 from orchestrator.errors import ConfigError, TransientError, reported_at
 from orchestrator.load.random_text import random_reason
@@ -37,6 +36,8 @@ from orchestrator.ports import LoadRequest
 __all__ = ["add_parser", "run"]
 
 DEFAULT_IN_FLIGHT = 256
+MAX_LOCAL_STREAMS = 16_384
+"""More than one process can hold towards one address, whose ports are some 28,000 on Linux."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -226,9 +227,9 @@ def _cell(args: argparse.Namespace, workload: Workload, sampling: _Sampling) -> 
         raise ConfigError("--max-in-flight", "there is no --request-rate", "use --concurrency")
     in_flight = DEFAULT_IN_FLIGHT if most is None else most
     streams = args.concurrency if rate is None else in_flight
-    if not 1 <= streams <= MAX_STREAMS:
+    if not 1 <= streams <= MAX_LOCAL_STREAMS:
         name = "--concurrency" if rate is None else "--max-in-flight"
-        raise ConfigError(name, f"{streams} is out of range", f"give 1 to {MAX_STREAMS}")
+        raise ConfigError(name, f"{streams} is out of range", f"give 1 to {MAX_LOCAL_STREAMS}")
     return Cell(
         streams=streams,
         temperature=sampling.temperature,

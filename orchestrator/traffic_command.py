@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.core.lines import printed
+from orchestrator.core.plausible import MAX_STREAMS
 from orchestrator.core.sampling import MAX_TEMPERATURE, same_temperature
 from orchestrator.errors import ConfigError
 from orchestrator.traffic import ProfileSettings, profile, profile_lines, read_log
@@ -21,8 +22,8 @@ LOG has one JSON object a line: a request's body, or an object that holds it und
 with the request's start and its end or duration, and its usage where known. How many requests
 overlap says the concurrency. docs/decide.md has the keys.
 """
-MAX_DIGITS = 5
-"""Of a concurrency; one client has 65,535 ports."""
+MAX_DIGITS = len(str(MAX_STREAMS))
+"""Of a concurrency."""
 
 
 def add_parser(

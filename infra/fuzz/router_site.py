@@ -30,7 +30,7 @@ KEY = "a-key-of-the-fuzz-and-of-nothing-else"
 MAX_MODEL_LEN = 64
 """Tokens of a request with its answer: a client that wants all it can get is answered soon."""
 MAX_BODY_BYTES, MAX_HEADER_BYTES = 20_000, 2_000
-MAX_STREAMS = 4
+ROUTER_STREAMS = 4
 """Few, so that places which are not given back are soon missed."""
 _ARGUMENTS = ("serve", "target", "--served-model-name", MODEL, "--max-model-len")
 _NO_TIME = Knobs(step_s=0, step_per_draft_s=0, step_per_stream_s=0, prefill_per_token_s=0)
@@ -155,7 +155,7 @@ def _router(folder: Path, address: DoorAddress) -> Router:
     limits = {
         "max_body_bytes": MAX_BODY_BYTES,
         "max_header_bytes": MAX_HEADER_BYTES,
-        "max_streams": MAX_STREAMS,
+        "max_streams": ROUTER_STREAMS,
     }
     router.reconfigure({"weights": {APP: 1.0}, "limits": limits, "api_keys": f"file:{keys}"})
     return router

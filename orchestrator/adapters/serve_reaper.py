@@ -26,6 +26,7 @@ _ANSWER_S = 10.0
 _START_S = 60.0
 """Longest wait for an answer without which nothing can begin: its worker may have to start."""
 _AGAIN_S = 0.2
+"""Between two attempts."""
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +105,17 @@ class Reaper:
             time.sleep(LOOK_S)
             try:
                 for name in self.look(time.monotonic()):
-                    logger.warning("%s has no lease; deleting it", name)
-                    serve.delete(name, _blocking=False)
+                    self._delete(name)
             except Exception:  # whatever it is, the thread must look again
                 logger.exception("cannot look at the trial applications")
+
+    def _delete(self, name: str) -> None:
+        """Delete an application, unless a trial has taken a lease of this name meanwhile."""
+        with self._lock:
+            if name in self._expires:
+                return
+        logger.warning("%s has no lease; deleting it", name)
+        serve.delete(name, _blocking=False)
 
 
 def start_reaper(prefix: str) -> Any:
@@ -127,7 +135,7 @@ def start_reaper(prefix: str) -> Any:
         if time.monotonic() > deadline:
             raise TransientError("the reaper is of an earlier version and does not end")
         ray.kill(reaper)
-        time.sleep(0.2)  # its name is free a moment later
+        time.sleep(_AGAIN_S)  # its name is free a moment later
 
 
 def _created(prefix: str) -> Any:
@@ -265,5 +273,6 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._ended.wait(LEASE_S / 4):
-            if self._reaper is not None:
-                self._reaper.renew.remote(self._app_name, self._job_id)
+            reaper = self._reaper  # another thread may end the lease
+            if reaper is not None:
+                reaper.renew.remote(self._app_name, self._job_id)

@@ -152,7 +152,7 @@ def _across(
         if lacks > 0 and may_boot:
             due.append(arm)
     if due:
-        arm = min(due, key=lambda arm: states[arm.engine_build].on_node.get(arm, 0))
+        arm = min(due, key=lambda arm: states[arm.engine_build].share_on_node(arm))
         reason = f"vLLM {arm.engine_build}: {arm.label} for the comparison of builds"
         issued = states[arm.engine_build].issued.get(arm, 0)
         return RaceDecision(kind="boot", reason=reason, arm=arm, replicate=issued)

@@ -11,4 +11,4 @@ MAX_GIB = 1_000_000
 """More memory than any machine has, GiB."""
 MAX_PORT = 65_535
 MAX_STREAMS = MAX_PORT
-"""Requests under way at once of one client, which has no more ports towards one server."""
+"""Requests under way at once that a study may ask for: one client has no more ports."""

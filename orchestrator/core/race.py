@@ -140,9 +140,11 @@ class _Race:
 
     def confirm(self, choice: Choice) -> RaceDecision:
         """Return the next fresh boot, or the end."""
-        wanting = [arm for arm in (choice.arm, self._reference) if self._lacks(arm, choice) > 0]
+        pair = [arm for arm in (choice.arm, self._reference) if arm is not None]
+        wanting = [arm for arm in pair if self._lacks(arm, choice) > 0]
         if wanting and self._num_left() > 0 and self._time_for(1):
-            arm = min(wanting, key=lambda arm: (self._on_node(arm), -self._lacks(arm, choice)))
+            share = self._state.share_on_node
+            arm = min(wanting, key=lambda arm: (share(arm), -self._lacks(arm, choice)))
             assert arm is not None
             return self._boot(arm, f"confirmation of {choice.arm.label}", choice)
         if self._any_running():
@@ -226,7 +228,7 @@ class _Race:
             return None
         fewest = min(map(self._held, pair))
         near = [arm for arm in pair if self._held(arm) <= fewest + 1]
-        return min(near, key=lambda arm: (self._on_node(arm), self._held(arm)))
+        return min(near, key=lambda arm: (self._state.share_on_node(arm), self._held(arm)))
 
     def _reserve(self, leader: Arm) -> int:
         """Return the boots that the confirmation of the leader would take."""
@@ -270,12 +272,6 @@ class _Race:
 
     def _issued(self, arm: Arm) -> int:
         return self._state.issued.get(arm, 0)
-
-    def _on_node(self, arm: Arm | None) -> float:
-        """Return the share of an arm's scored boots that ran on the node of the next boot."""
-        if arm is None:
-            return 0.0
-        return self._state.on_node.get(arm, 0) / max(1, len(self._scores[arm]))
 
     def _running(self, arm: Arm) -> int:
         ended = sum(item.arm == arm for item in self._state.scored) + self._state.failed.get(arm, 0)

@@ -119,6 +119,11 @@ class RaceState:
     wants_baseline: bool = False
     """Whether the baseline's first boot goes before those of the others; see ``refusals``."""
 
+    def share_on_node(self, arm: Arm) -> float:
+        """Return the share of an arm's scored boots on the next boot's node; 0 without any."""
+        num_scored = sum(item.arm == arm for item in self.scored)
+        return self.on_node.get(arm, 0) / max(1, num_scored)
+
     def scores(self) -> dict[Arm, tuple[float, ...]]:
         """Return the scores by arm, in the order of the arms; those of dead arms are left out."""
         values: dict[Arm, tuple[float, ...]] = dict.fromkeys(self.arms, ())
@@ -201,7 +206,8 @@ def race_state(
             failed[boot.arm] += 1
         else:
             scored.append(Scored(trial_id=boot.trial_id, arm=boot.arm, score_s=item.score_s))
-            on_node[boot.arm] += boot.node_id == node_id
+            if node_id is not None and boot.node_id == node_id:
+                on_node[boot.arm] += 1
             tokens = None if boot.facts is None else boot.facts.kv_cache_tokens
             if tokens is not None:
                 kv[boot.arm] = min(tokens, kv.get(boot.arm, tokens))

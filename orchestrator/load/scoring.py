@@ -211,7 +211,7 @@ class TokenClient(Connections):
                 problem = f"no answer within {self._timeout_s:g} s"
             except (aiohttp.ClientError, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"
-        shown = hide_key(shorten(folded(problem)), self.server.api_key)
+        shown = shorten(folded(hide_key(problem, self.server.api_key)))
         raise TransientError(f"{self.server.name}: {shown} ({NUM_ATTEMPTS} attempts)")
 
     async def _request(self, data: bytes | None) -> dict[str, Any]:
@@ -240,8 +240,8 @@ class TokenClient(Connections):
 
     async def _raise_status(self, response: aiohttp.ClientResponse) -> None:
         text = await self._read(response, MAX_ERROR_BODY_BYTES, is_error=True)
-        message = shorten(folded(error_message(text.decode(errors="replace"))))
-        message = f"HTTP {response.status}: {hide_key(message, self.server.api_key)}"
+        said = hide_key(error_message(text.decode(errors="replace")), self.server.api_key)
+        message = f"HTTP {response.status}: {shorten(folded(said))}"  # half a key would be shown
         if response.status in NO_ROOM or response.status >= 500:
             raise TransientError(message)
         raise Refused(f"{self.server.name}: {message}")

@@ -152,7 +152,7 @@ def argument_fault(name: str, value: object) -> str | None:
         if isinstance(text, str) and not _can_travel(text):
             return "has a character that no command line can carry"
     if not _is_finite(value):
-        return "has a number that is infinite or none, which JSON cannot carry"
+        return "has a number that is infinite or not a number (NaN), which JSON cannot carry"
     for text in items:
         if isinstance(text, str) and text.startswith("-") and not _NUMBER.fullmatch(text):
             return "has an item that would be read as an argument of its own"

@@ -17,6 +17,8 @@ MAX_RECORDS = 16_384
 """Kept in memory, about 8 MB; at ten requests a second the last 27 minutes."""
 _SSE_TAIL = 4
 """Chunks at the end of a stream that usage may stand in: before ``[DONE]`` comes one with it."""
+_MAX_FIRST_BYTES = 1 << 16
+"""Of an event that may say who speaks; a longer one says more."""
 _MAX_KEPT_BYTES = 16 << 20
 """Of an answer that is no stream: usage stands somewhere in its one object."""
 
@@ -28,28 +30,51 @@ class Tally:
         content_type: Of the answer.
     """
 
-    __slots__ = ("_is_stream", "_kept", "_num_bytes", "_num_events", "_num_without_answer")
+    __slots__ = (
+        "_first",
+        "_half",
+        "_is_stream",
+        "_kept",
+        "_num_bytes",
+        "_num_events",
+        "_num_without_answer",
+    )
 
     def __init__(self, content_type: str) -> None:
         self._is_stream = content_type.startswith("text/event-stream")
         self._kept: deque[bytes] = deque(maxlen=_SSE_TAIL if self._is_stream else None)
         self._num_events = 0
         self._num_without_answer = 0
+        self._half = b""
+        self._first: bytes | None = b""
         self._num_bytes = 0
 
     def saw(self, chunk: bytes) -> None:
         """Count a chunk that is passed on."""
         if self._is_stream:
-            if not self._num_events:
-                self._num_without_answer = _announces_role(chunk)
             # An event ends with an empty line, and JSON inside one has none.
-            self._num_events += chunk.count(b"\n\n")
+            lines = self._half + chunk
+            self._num_events += lines.count(b"\n\n")
+            self._half = b"\n" if lines.endswith(b"\n") and not lines.endswith(b"\n\n") else b""
+            if self._first is not None:
+                self._count_announcements(chunk)
         else:
             self._num_bytes += len(chunk)
             if self._num_bytes > _MAX_KEPT_BYTES:
                 self._kept.clear()
                 return
         self._kept.append(chunk)
+
+    def _count_announcements(self, chunk: bytes) -> None:
+        """Count the events at a stream's beginning that say who speaks, until one says more."""
+        assert self._first is not None
+        *events, rest = (self._first + chunk).split(b"\n\n")
+        for event in events:
+            if not _announces_role(event):
+                self._first = None
+                return
+            self._num_without_answer += 1
+        self._first = rest if len(rest) <= _MAX_FIRST_BYTES else None
 
     def tokens(self) -> dict[str, object]:
         """Return ``output_tokens``, ``output_tokens_from`` and ``prompt_tokens``.
@@ -67,7 +92,7 @@ class Tally:
             }
         if not self._is_stream:
             return {"output_tokens": None, "output_tokens_from": None, "prompt_tokens": None}
-        is_whole = bool(self._kept) and self._kept[-1].endswith(b"data: [DONE]\n\n")
+        is_whole = b"".join(self._kept).endswith(b"data: [DONE]\n\n")
         return {
             "output_tokens": max(0, self._num_events - self._num_without_answer - is_whole),
             "output_tokens_from": "chunks",
@@ -94,19 +119,15 @@ class Tally:
             yield event.removeprefix(b"data:")
 
 
-def _announces_role(chunk: bytes) -> bool:
-    """Return whether a stream's first event says who speaks and no more, as those of chats do."""
-    first = chunk.partition(b"\n\n")[0]
-    if b'"role"' not in first:
+def _announces_role(event: bytes) -> bool:
+    """Return whether an event says who speaks and no more, as the first ones of chats do."""
+    if b'"role"' not in event:
         return False
     try:
-        (choice,) = json.loads(first.removeprefix(b"data:"))["choices"]
-        delta = choice["delta"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        deltas = [choice["delta"] for choice in json.loads(event.removeprefix(b"data:"))["choices"]]
+        return not any(text for delta in deltas for name, text in delta.items() if name != "role")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
-    return isinstance(delta, dict) and not any(
-        text for name, text in delta.items() if name != "role"
-    )
 
 
 class Records:

@@ -122,6 +122,8 @@ def test_key_is_sent_and_never_shown(
         (["--request-rate", "-1"], "--request-rate: -1"),
         (["--request-rate", "nan"], "--request-rate: nan"),
         (["--request-rate", "inf"], "--request-rate: inf"),
+        (["--concurrency", "16385"], "--concurrency: 16385 is out of range"),
+        (["--request-rate", "1", "--max-in-flight", "16385"], "--max-in-flight: 16385"),
         (["--request-rate", "1", "--max-in-flight", "0"], "--max-in-flight: 0"),
         (["--max-in-flight", "9"], "--max-in-flight: there is no --request-rate"),
         (["--workload", "poems"], "--workload: there is no workload 'poems'"),

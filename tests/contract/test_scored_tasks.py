@@ -130,6 +130,18 @@ def test_task_on_a_server_that_refuses_has_no_score_and_no_key_in_its_reason(
     assert "planted" not in score.refused
 
 
+def test_key_that_an_error_is_cut_in_is_not_shown_in_part() -> None:
+    key = "sk-planted-" + "0123456789" * 4
+    refuses = failure(400, "x" * 470 + key + "y" * 500)
+    with scholar(behaviour=lambda _number, _body: refuses) as fake:
+        server = server_at(fake, api_key=key)
+        (score,) = score_tasks(server, [find_task("arithmetic")], ScoreSettings(limit=1))
+
+    assert score.refused is not None
+    assert "xxx" in score.refused
+    assert "planted" not in score.refused
+
+
 RUNS_CODE = {
     "template": FIVE_STOPS.replace(
         '"{{question}}"', "\"{{ cycler.__init__.__globals__.os.system('touch MADE') }}\""

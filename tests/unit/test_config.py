@@ -554,7 +554,7 @@ def test_cells_and_weights_that_cannot_be_told_apart_or_added_are_refused(
 
 @pytest.mark.parametrize("value", [".nan", "1e999", "[1, .inf]", "{a: [-.inf]}"])
 def test_engine_argument_that_is_no_number_of_json_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="infinite or none") as error:
+    with pytest.raises(ConfigError, match="infinite or not a number") as error:
         load_config(DEMO, [f"engine.args.max_model_len={value}"])
     assert error.value.where == "engine.args.max_model_len"
 

@@ -212,6 +212,23 @@ def test_next_turn_one_arm_a_build_gets_the_boots_that_a_comparison_needs() -> N
     assert play.order[-1][1].endswith("for the comparison of builds")
 
 
+@pytest.mark.parametrize("seen", [0, 1])
+def test_comparison_of_builds_begins_with_the_arm_less_seen_on_the_node(seen: int) -> None:
+    arms = (*on(NEW, RULES[0]), *on(OLD, RULES[0]))
+    play = Play(ask(arms), noisy(1))
+    while (decision := play.turn()).arm is not None and OLD not in play.choices:
+        play.issued[decision.arm] += 1
+        play.end(decision.arm)
+
+    def state(race: BuildRace) -> RaceState:
+        return replace(play.state(race), on_node={arms[seen]: 1})
+
+    decision = next_turn(play.races, state).decision
+
+    assert decision.reason.endswith("for the comparison of builds")
+    assert decision.arm == arms[1 - seen]
+
+
 def test_next_turn_boots_that_are_compared_stay_within_the_budget_of_the_study() -> None:
     arms = (*on(NEW, RULES[0]), *on(OLD, RULES[0]))
     assert len(Play(ask(arms), noisy(1), replace(SETTINGS, max_boots=3)).run().order) == 3

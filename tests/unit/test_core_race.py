@@ -370,7 +370,11 @@ def test_race_state_counts_the_scored_boots_of_the_next_boot_s_node() -> None:
 
     assert race_state(question, ended=ended, node_id="a").on_node == {BEST: 2}
     assert race_state(question, ended=ended, node_id="b").on_node == {BEST: 1}
-    assert not any(race_state(question, ended=ended).on_node.values())
+    assert race_state(question, ended=ended).on_node == {}
+    assert race_state(question, ended=ended, node_id="a").share_on_node(BEST) == pytest.approx(
+        2 / 3
+    )
+    assert race_state(question, ended=ended, node_id="a").share_on_node(BASELINE) == 0
 
 
 def test_first_boots_all_running_is_a_wait() -> None:

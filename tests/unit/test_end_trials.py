@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from orchestrator import cluster, commands
 from orchestrator.errors import TransientError
@@ -85,6 +86,22 @@ def test_trial_that_comes_up_during_the_sweep_is_swept_too(
     assert cluster.end_trials(wait_s=6.0) == ["trial-a is gone", "trial-b is gone"]
 
 
+def test_deletion_that_a_dying_controller_lost_is_asked_for_again(
+    ray_with: Callable[[FakeServe], FakeServe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = ray_with(FakeServe("trial-a"))
+    asked, delete = list[str](), serve.delete
+
+    def forgetful(name: str, *, _blocking: bool) -> None:
+        asked.append(name)
+        if len(asked) > 1:
+            delete(name, _blocking=_blocking)
+
+    monkeypatch.setattr(serve, "delete", forgetful)
+
+    assert cluster.end_trials(wait_s=6.0) == ["trial-a is gone"]
+
+
 def test_trial_that_does_not_go_is_not_waited_for_longer(
     ray_with: Callable[[FakeServe], FakeServe],
 ) -> None:
@@ -109,6 +126,23 @@ def test_reaper_that_does_not_answer_is_told_of_and_the_trials_go_all_the_same(
     )
     assert serve.status().applications == []
     assert serve.now_s <= 6.5
+
+
+@pytest.mark.parametrize(
+    "error", [TransientError("it is away"), ray.exceptions.RayError("it died")]
+)
+def test_verdict_stands_whatever_fails_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing() -> list[str]:
+        raise error
+
+    monkeypatch.setattr(commands, "end_trials", failing)
+    sink = io.StringIO()
+
+    commands._end_trials(Printer(sink=sink, clock=FakeClock(), started_s=0.0))
+
+    assert f"something of trials may be left, which `clean` shows: {error}" in sink.getvalue()
 
 
 def test_verdict_stands_whatever_the_reaper_does(

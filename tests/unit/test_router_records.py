@@ -59,6 +59,8 @@ def test_record_of_a_stream_without_usage_counts_its_chunks_and_says_so() -> Non
 
 ROLE = event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}])
 SPOKEN = event(choices=[{"index": 0, "delta": {"role": "assistant", "content": "a"}}])
+OTHER_ROLE = event(choices=[{"index": 1, "delta": {"role": "assistant", "content": ""}}])
+BOTH_ROLES = event(choices=[{"index": n, "delta": {"role": "assistant"}} for n in range(2)])
 WORD = event(choices=[{"index": 0, "delta": {"content": '"role"'}}])
 
 
@@ -70,6 +72,11 @@ WORD = event(choices=[{"index": 0, "delta": {"content": '"role"'}}])
         ((ROLE, DONE), 0),
         ((ROLE,), 0),
         ((ROLE[:-2],), 0),
+        ((ROLE, OTHER_ROLE, WORD, WORD, DONE), 2),
+        ((BOTH_ROLES, WORD, WORD, DONE), 2),
+        ((ROLE[:20], ROLE[20:], WORD, DONE), 1),
+        ((ROLE, WORD[:-1], WORD[-1:], DONE), 1),
+        ((WORD, DONE[:5], DONE[5:]), 1),
         ((SPOKEN, WORD, DONE), 2),
         ((WORD, ROLE, DONE), 2),
         ((b'data: {"role": 1, "choices": [3]}\n\n', WORD, DONE), 2),

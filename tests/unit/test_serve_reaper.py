@@ -65,6 +65,29 @@ def test_application_that_does_not_go_is_deleted_again_until_it_has_gone(
     assert reaper.look(1071.0) == []
 
 
+def test_name_that_a_trial_takes_again_before_it_is_deleted_is_left_to_it(
+    applications: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applications.append("trial-a")
+    deleted: list[str] = []
+    serve = SimpleNamespace(
+        status=lambda: SimpleNamespace(applications=applications),
+        delete=lambda name, **_options: deleted.append(name),
+    )
+    monkeypatch.setattr(serve_reaper, "serve", serve)
+    reaper = Reaper("trial-", lease_s=60.0)
+    reaper.look(1000.0)
+    (name,) = reaper.look(1061.0)
+
+    assert reaper.renew(name, ONE)
+    reaper._delete(name)
+    assert deleted == []
+
+    reaper.release(name)
+    reaper._delete(name)
+    assert deleted == ["trial-a"]
+
+
 def test_study_that_is_over_loses_what_it_has_and_what_comes_up_later(
     applications: list[str],
 ) -> None:

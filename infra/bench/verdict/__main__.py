@@ -1,7 +1,7 @@
-"""How often the verdict's intervals hold what is true, in simulated studies.
+"""How often verdicts and races are right, in simulated studies.
 
     python -m infra.bench.verdict coverage [--simulations 1000] [--processes 2]
-    python -m infra.bench.verdict nodes
+    python -m infra.bench.verdict nodes [--simulations 1000] [--studies 500] [--processes 2]
     python -m infra.bench.verdict replay
     python -m infra.bench.verdict race [--studies 500] [--processes 2]
 
