@@ -81,7 +81,7 @@ REAL_BAD = {
     DOES_NOT_START: Bad(args={"max_model_len": 10_000_000}),  # no model is trained for that
     "is slower than promised": Bad(promised=QUICK),
 }
-"""The same of the real engine; no argument makes it loop, as penalties below 1 do not."""
+"""The same of the real engine, of which no argument is known that makes it loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
