@@ -134,10 +134,6 @@ def guarded(connections: Connections) -> type[HttpToolsProtocol]:
             if not has_next:
                 connections.answered(self)
 
-        def handle_websocket_upgrade(self) -> None:
-            connections.closed(self)  # another protocol has it now
-            super().handle_websocket_upgrade()
-
         def connection_lost(self, exc: Exception | None) -> None:
             connections.closed(self)
             super().connection_lost(exc)

@@ -3,7 +3,10 @@
 A server may go on in HTTP/1.1 (RFC 9110, 7.8), and uvicorn does. But its parser takes what follows
 such a head for the other protocol: the body is lost, and where it comes by itself it is read as the
 connection's next request. Whoever is in front then gets two answers to one request, and may give
-the second one to another client.
+the second one to another client. What follows the head of a CONNECT is read the same way.
+
+Of the offers uvicorn takes WebSocket's. Nothing here speaks it, and its handshake keeps for ever a
+connection that asks for it with another method than GET.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class Staying(HttpToolsProtocol):
-    """A connection that reads a request with an offer as if it had none."""
+    """A connection that reads a request with an offer as if it had none; a CONNECT ends it."""
 
     _is_offered = False
     """Whether the head that was read last has an offer that is not taken."""
@@ -35,16 +38,21 @@ class Staying(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin a request, unless its head is to be read again."""
-        # CONNECT has no body, and is one by its method.
-        is_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
-        self._is_offered = is_upgrade and not self._should_upgrade()
+        is_connect = self.parser.get_method() == b"CONNECT"  # which is an upgrade without an offer
+        self._is_offered = self.parser.should_upgrade() and not is_connect
         if not self._is_offered:
             super().on_headers_complete()
+        if is_connect:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """End a request that was begun."""
         if not self._is_offered:
             super().on_message_complete()
+
+    def _should_upgrade(self) -> bool:
+        """Return whether an offer is taken, which uvicorn asks: none is."""
+        return False
 
     def _unsupported_upgrade_warning(self) -> None:
         """Begin again where the parser has stopped; uvicorn calls this as it handles that."""

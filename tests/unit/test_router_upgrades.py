@@ -90,6 +90,52 @@ def test_offer_without_a_body_is_passed_over() -> None:
     assert asyncio.run(heard_of([get, GET])) == [("GET /first", b""), ("GET /second", b"")]
 
 
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+@pytest.mark.parametrize(
+    "offer",
+    [
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\n",
+        b"Connection: keep-alive, upgrade\r\nUpgrade: h2c\r\nUpgrade: WebSocket\r\n",
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    ],
+)
+def test_offer_of_websocket_is_passed_over_too(method: bytes, offer: bytes) -> None:
+    one = post(GET, offer).replace(b"POST", method)
+    found = asyncio.run(heard_of(cut(one, len(one) - len(GET))))
+    assert found == [(f"{method.decode()} /first", GET)]
+
+
+def test_connection_whose_offer_of_websocket_was_passed_over_is_ended_as_any_other() -> None:
+    async def run() -> tuple[int, bytes]:
+        connections = Connections(10, again_s=0.2)
+        async with serving(connections) as connect:
+            reader, writer = await connect()
+            writer.write(post(b"{}", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
+            answer = await reader.readuntil(b"ok")
+            num_open = len(connections)
+            return num_open, answer + await asyncio.wait_for(reader.read(), 20)
+
+    num_open, answer = asyncio.run(run())
+    assert num_open == 1
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05])
+def test_what_follows_a_connect_is_no_request(pause_s: float) -> None:
+    async def run() -> bytes:
+        async with serving(Connections(10)) as connect:
+            reader, writer = await connect()
+            writer.write(
+                b"CONNECT /v1 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(GET)
+            )
+            await asyncio.sleep(pause_s)
+            writer.write(GET)
+            return await asyncio.wait_for(reader.read(), 20)
+
+    assert asyncio.run(run()).count(b"HTTP/1.1 ") == 1
+
+
 def test_client_that_asks_to_close_beside_its_offer_is_closed() -> None:
     offer = b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"
 
