@@ -187,7 +187,7 @@ def leases() -> list[str]:
     """Return the applications that the cluster's reaper has a lease of; none without a reaper.
 
     Raises:
-        TransientError: There is a reaper, and it does not say.
+        TransientError: There is a reaper, and it does not say; or Ray does not, whether there is.
     """
     try:
         reaper = _reaper()
@@ -225,7 +225,16 @@ def _first_line(error: Exception) -> str:
 
 
 def _reaper() -> Any:
-    return ray.get_actor(REAPER_NAME, namespace=REAPER_NAMESPACE)
+    """Return the cluster's reaper.
+
+    Raises:
+        ValueError: There is none.
+        TransientError: Ray does not say.
+    """
+    try:
+        return ray.get_actor(REAPER_NAME, namespace=REAPER_NAMESPACE)
+    except ray.exceptions.RayError as error:
+        raise TransientError(f"Ray does not name the reaper: {_first_line(error)}") from error
 
 
 def _living() -> Any:

@@ -145,7 +145,6 @@ class _Race:
         if wanting and self._num_left() > 0 and self._time_for(1):
             share = self._state.share_on_node
             arm = min(wanting, key=lambda arm: (share(arm), -self._lacks(arm, choice)))
-            assert arm is not None
             return self._boot(arm, f"confirmation of {choice.arm.label}", choice)
         if self._any_running():
             return RaceDecision(kind="wait", reason="the last boots are running", choice=choice)

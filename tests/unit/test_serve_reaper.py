@@ -286,6 +286,24 @@ def test_trial_without_a_reaper_does_not_begin(monkeypatch: pytest.MonkeyPatch) 
         Lease("trial-a").start()
 
 
+def test_ray_that_does_not_name_the_reaper_is_not_one_without_a_reaper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its head does not answer for a while."""
+
+    def silent(_name: str, namespace: str) -> Any:
+        del namespace
+        raise GetTimeoutError("timed out\nwith more lines")
+
+    monkeypatch.setattr("ray.get_actor", silent)
+    lease = Lease("trial-a")
+
+    for ask in (serve_reaper.leases, lambda: serve_reaper.close_leases(wait_s=0.0), lease.start):
+        with pytest.raises(TransientError, match=r"^Ray does not name the reaper: timed out$"):
+            ask()
+    assert serve_reaper.release("trial-a") == "Ray does not name the reaper: timed out"
+
+
 def test_end_of_a_study_is_told_again_to_a_reaper_that_is_being_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
