@@ -260,7 +260,8 @@ def start_serve(config: StudyConfig) -> None:
     """Start Serve where it does not run yet, and the reaper; only the claim's holder may.
 
     Serve cannot be started from inside a trial: the trial's placement group would capture it. From
-    now on the reaper gives leases to trials of this process alone, and ends all others.
+    now on the reaper gives leases to trials of this process alone, and ends all others; a
+    promotion has none, and ends those of dead studies.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if not _serve_runs():

@@ -213,7 +213,11 @@ class _Race:
         return next(likely, most)
 
     def _wanted(self, now: Standings) -> Arm | None:
-        """Return the leader or its strongest rival: the one with fewer boots, then on this node."""
+        """Return the leader or its strongest rival.
+
+        The one with fewer boots; when they differ by one at most, first the one with the smaller
+        share of its boots on the node of the next one.
+        """
         margin, known = math.log1p(self._settings.tolerance), self._state.known
 
         def doubt(arm: Arm, gap: float) -> float:

@@ -137,8 +137,8 @@ def test_end_of_a_study_reaches_a_reaper_that_has_just_died(state: Path) -> None
     assert not ray.get(reaper.renew.remote("trial-a", "01000000"))
 
 
-def test_study_replaces_a_reaper_of_an_earlier_version(state: Path) -> None:
-    assert state
+@pytest.mark.usefixtures("state")
+def test_study_replaces_a_reaper_of_an_earlier_version() -> None:
     ray.kill(start_reaper("trial-"))
     until(lambda: not has_reaper())
     ray.get(earlier_reaper().renew.remote("trial-a"))
