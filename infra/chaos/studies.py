@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from infra.chaos.faults import STUDY_NODE, Kind, Striker, draw
-from infra.chaos.namespace import HEAD, NODE, Namespace
+from infra.chaos.namespace import Namespace
 from infra.chaos.promotion import STAND_IN
 from infra.chaos.site import Site
 from infra.chaos.study_run import StudyRecord, StudyRun
@@ -86,7 +86,7 @@ def _run(
         state_dir=args.state_dir.resolve(),
         ports=Ports(),
         num_nodes=1,
-        addresses=NODE_ADDRESSES if namespace is None else (HEAD, NODE),
+        addresses=NODE_ADDRESSES if namespace is None else namespace.addresses,
         prefixes={} if namespace is None else {STUDY_NODE: namespace.prefix},
     )
     try:

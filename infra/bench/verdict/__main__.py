@@ -25,7 +25,7 @@ from infra.bench.verdict.coverage import (
     coverage_lines,
     summary_lines,
 )
-from infra.bench.verdict.nodes import node_lines, order_lines
+from infra.bench.verdict.nodes import choice_lines, node_lines, order_lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,7 +47,9 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
         return race.report(num_studies=options.studies, num_processes=options.processes)
     if options.table == "nodes":
         return chain(
-            order_lines(options.studies, options.processes), node_lines(options.simulations)
+            order_lines(options.studies, options.processes),
+            choice_lines(options.simulations, options.processes),
+            node_lines(options.simulations),
         )
     if options.table == "replay":
         return replay.report()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from orchestrator.core.freed_nodes import FreedNodes
 from orchestrator.core.promotion import GateSettings
@@ -22,6 +23,8 @@ from orchestrator.core.race_state import (
 from orchestrator.core.types import Arm, BoardModel, Boot
 from orchestrator.core.verdict import Verdict, decide
 from orchestrator.fakes.simulate.world import TimedBoot, World
+
+TellsNode = Literal["never", "confirmation", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ def simulate_race(
     nodes: int = 8,
     seed: int,
     board: BoardModel | None = None,
-    tells_node: bool = True,
+    tells_node: TellsNode = "always",
 ) -> SimulatedRace:
     """Run one race: whenever a node is idle it is asked, as Tune asks its searcher.
 
@@ -102,7 +105,7 @@ def simulate_race(
         nodes: Boots that run at a time.
         seed: Of the study: coverage order, prompts, nodes and luck.
         board: Source of modelled step times; None to measure them.
-        tells_node: Whether the race knows the node of the next boot, where a real one would.
+        tells_node: When the race knows the node of the next boot, where a real one would.
     """
     loop = _Loop(
         world,
@@ -155,7 +158,7 @@ class _Loop:
         nodes: int,
         seed: int,
         board: BoardModel | None,
-        tells_node: bool,
+        tells_node: TellsNode,
     ) -> None:
         self._world = world
         self._race = race
@@ -217,6 +220,12 @@ class _Loop:
         self._idle.append(timed.boot.node_id)
         self._freed.free(timed.boot.node_id)
 
+    def _next_node(self) -> str | None:
+        told = self._tells_node == "always" or (
+            self._tells_node == "confirmation" and self.choice is not None
+        )
+        return self._freed.next if told else None
+
     def _state(self) -> RaceState:
         spent_s = [item.end_s - item.start_s for item in self.ended]
         spent = elapsed(self._now_s, spent_s, num_nodes=self._num_nodes)
@@ -226,5 +235,5 @@ class _Loop:
             running=[timed.boot.arm for _, _, timed in self._running],
             choice=self.choice,
             elapsed=spent,
-            node_id=self._freed.next if self._tells_node else None,
+            node_id=self._next_node(),
         )
