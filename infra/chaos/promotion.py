@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from infra.chaos.clients import Clients, Tally
+from infra.chaos.looping_target import looping_copy
 from infra.chaos.site import Site
 from infra.demo import local_settings
 from infra.local.cluster import LocalCluster, Ports
@@ -69,19 +70,23 @@ class Bad:
     """Of the engine."""
     promised: Expected | None = None
     """Its study's step time."""
+    loops: bool = False
+    """Whether its target is one that says the same again and again."""
 
 
 DOES_NOT_START = "does not start"
+LOOPS = "answers one token again and again"
 BAD = {
     DOES_NOT_START: Bad(env={"SPECPILOT_FAKE_FAIL": "exit"}),
-    "answers one token again and again": Bad(env={"SPECPILOT_FAKE_FAIL": "looping_completions"}),
+    LOOPS: Bad(env={"SPECPILOT_FAKE_FAIL": "looping_completions"}),
     "is slower than promised": Bad(env={"SPECPILOT_FAKE_STEP_S": "0.03"}, promised=QUICK),
 }
 REAL_BAD = {
     DOES_NOT_START: Bad(args={"max_model_len": 10_000_000}),  # no model is trained for that
+    LOOPS: Bad(loops=True),
     "is slower than promised": Bad(promised=QUICK),
 }
-"""The same of the real engine, of which no argument is known that makes it loop."""
+"""The same of the real engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +145,17 @@ class Scenarios:
         return BAD if self._site.config.engine.launcher == STAND_IN else REAL_BAD
 
     def _register(self, bad: Bad) -> Version:
-        return self._site.register(bad.env, args=bad.args, step_time=bad.promised)
+        return self._site.register(
+            bad.env, args=bad.args, step_time=bad.promised, settings=self._settings(bad)
+        )
+
+    def _settings(self, bad: Bad) -> Sequence[str]:
+        """Return what the study of a bad challenger has beside the site's settings."""
+        if not bad.loops:
+            return ()
+        target = self._site.cluster.state_dir / "looping-target"
+        looping_copy(Path(self._site.config.target.path), target)
+        return (f"target.path={target}",)
 
     @contextmanager
     def _clients(self) -> Iterator[Tally]:
@@ -168,7 +183,8 @@ class Scenarios:
         """Promote what cannot serve: the old version must, and the reason must be there."""
         for fault, how in self._bad.items():
             champion, bad = self._site.champion(), self._register(how)
-            row = self._row(f"challenger {fault}", champion, lambda: self._promote(bad))  # noqa: B023  called at once
+            more = self._settings(how)
+            row = self._row(f"challenger {fault}", champion, lambda: self._promote(bad, *more))  # noqa: B023  called at once
             yield self._with_reason(row, bad)
         champion, bad = self._site.champion(), self._site.register()
 
@@ -240,8 +256,9 @@ class Scenarios:
         row = self._row(name, new.version, lambda: self._swap(bad), may_fail=True)
         yield self._with_outage(self._with_reason(row, bad), bad)
 
-    def _promote(self, version: Version) -> tuple[int, str]:
-        return self._site.command("promote", "--registered-version", str(version.version))
+    def _promote(self, version: Version, *settings: str) -> tuple[int, str]:
+        number = str(version.version)
+        return self._site.command("promote", "--registered-version", number, *settings)
 
     def _swap(self, version: Version) -> tuple[int, str]:
         number = str(version.version)

@@ -75,6 +75,7 @@ class Site:
         *,
         args: Mapping[str, object] | None = None,
         step_time: Expected | None = None,
+        settings: Sequence[str] = (),
     ) -> Version:
         """Register a version as a study does, with a promise that an honest engine keeps.
 
@@ -82,26 +83,28 @@ class Site:
             env: Added to its engine's environment.
             args: Added to its engine's arguments.
             step_time: What is promised of it; None promises acceptance only.
+            settings: Of its study, beside the site's.
         """
+        config = load_config(self.study, [*self.settings, *settings]) if settings else self.config
         arm = Arm(
-            engine_build=self.config.engine.build,
+            engine_build=config.engine.build,
             num_speculative_tokens=7,
             draft_sample_method="probabilistic",
             rejection_sample_method="block",
         )
         with environment("SPECPILOT_STATE_DIR", str(self.cluster.state_dir)):
-            held = premises(prepare(self.config, models_must_exist=True))
+            held = premises(prepare(config, models_must_exist=True))
         promise = Promise(
             arm=arm,
-            cell=heaviest(self.config),
+            cell=heaviest(config),
             confidence=0.99,
             is_modelled=step_time is None,
             step_time=step_time,
             acceptance=MODEST,
         )
-        tracker = MlflowTracker(self.cluster.mlflow_uri, experiment=self.config.tracking.experiment)
+        tracker = MlflowTracker(self.cluster.mlflow_uri, experiment=config.tracking.experiment)
         run = tracker.open_study("by-hand", "by-hand", {})
-        spec = engine_spec(self.config, arm, f"{self.config.name}-{arm.label}").to_dict()
+        spec = engine_spec(config, arm, f"{config.name}-{arm.label}").to_dict()
         state_dir = self.cluster.state_dir
         return self.registry.create_version(
             self.model,
