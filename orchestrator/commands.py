@@ -140,7 +140,7 @@ def _conduct(
         try:
             promoted = conduct.conclude(conduct.race(driver.stop))
         except BaseException as error:  # an interrupt, too, must not leave the run RUNNING
-            with driver.stop.undisturbed():
+            with driver.stop.ignored():
                 give_up(conduct, error, driver.command)
             raise
         _end_trials(printer)

@@ -28,7 +28,7 @@ class Stop:
     """Takes SIGINT and SIGTERM of this process while it is entered.
 
     A signal ends what is done by a KeyboardInterrupt, with two exceptions: in ``blocks_first`` the
-    first one is a wish, and in ``undisturbed`` none does anything.
+    first one is a wish, and in ``ignored`` none does anything.
 
     Args:
         clock: Of the time that has passed since the wish.
@@ -84,7 +84,7 @@ class Stop:
             self._waits = False
 
     @contextmanager
-    def undisturbed(self) -> Iterator[None]:
+    def ignored(self) -> Iterator[None]:
         """Let no signal end what cleans up; it must have an end of its own."""
         self._is_deaf = True
         try:

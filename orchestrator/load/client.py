@@ -60,8 +60,8 @@ def new_session(
     )
 
 
-class Connections:
-    """A pool of connections, which is open from ``__aenter__`` of a client until it is left."""
+class HttpClient:
+    """Has a pool of connections, which is open from its ``__aenter__`` until it is left."""
 
     _session: aiohttp.ClientSession | None = None
 
@@ -76,7 +76,7 @@ class Connections:
         await self._session.close()
 
 
-class SseClient(Connections):
+class SseClient(HttpClient):
     """Makes streamed requests to one engine and times them.
 
     Args:

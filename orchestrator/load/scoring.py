@@ -22,7 +22,7 @@ from orchestrator.load.call import Call, request_body
 from orchestrator.load.client import (
     MAX_ERROR_BODY_BYTES,
     NO_ROOM,
-    Connections,
+    HttpClient,
     check_api_key,
     new_session,
     server_root,
@@ -63,7 +63,7 @@ class TokenServer:
     api_key: str | None = field(default=None, repr=False)
 
 
-class TokenClient(Connections):
+class TokenClient(HttpClient):
     """Asks one server for tokens and for probabilities.
 
     Args:

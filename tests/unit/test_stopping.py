@@ -55,7 +55,7 @@ def test_first_signal_waits_for_blocks_and_the_second_does_not(number: int, seco
             assert stop.is_late
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), second)
-        with stop.undisturbed():
+        with stop.ignored():
             for item in SIGNALS:
                 os.kill(os.getpid(), item)
         with pytest.raises(KeyboardInterrupt):
