@@ -84,6 +84,7 @@ BAD = {
 REAL_BAD = {
     DOES_NOT_START: Bad(args={"max_model_len": 10_000_000}),  # no model is trained for that
     LOOPS: Bad(loops=True),
+    "stumbles in a loop": Bad(args={"override_generation_config": {"repetition_penalty": 0.01}}),
     "is slower than promised": Bad(promised=QUICK),
 }
 """The same of the real engine."""

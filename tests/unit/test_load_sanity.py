@@ -11,6 +11,8 @@ from orchestrator.load.sanity import Garbage, garbage_kind, garbage_reason
 from orchestrator.load.workload import load_workload
 
 CODE = "def f(self, key):\n    self._data[key] = self._data.get(key, 0) + 1\n    return self"
+STUMBLING = "def f(x): (x): (x): def f(x): (x): def f(x): def f(x): (x): (x): (x): def f(x):"
+"""What vLLM 0.32.0 says of a code model with a `repetition_penalty` of 0.01."""
 REPETITIVE_CODE = "\n".join(f"        self.assertEqual(a[{i}], b[{i}])" for i in range(20))
 
 
@@ -30,6 +32,8 @@ REPETITIVE_CODE = "\n".join(f"        self.assertEqual(a[{i}], b[{i}])" for i in
         ["<|im_end|>" * 1 + "\u00e9\u00e8\u00ea" * 40] * 4,
         ["import os\n" * 30] * 4,
         ["foo bar " * 32, "", "!" * 200, "x y z " * 12],
+        [STUMBLING] * 4,
+        [STUMBLING * 5] * 4,
     ],
 )
 def test_garbage_reason_degenerate_answers_are_named(texts: list[str]) -> None:
@@ -59,6 +63,8 @@ def test_garbage_reason_degenerate_answers_are_named(texts: list[str]) -> None:
         ["if a:\n    return 1\n" * 3 + CODE] * 5,
         ["no no no, yes: no no, yes, and then all the others too"] * 5,
         ["foo bar " * 32] * 8 + [CODE] * 2,
+        [" ".join(f"mask |= mask >> {2**i}" for i in range(6))] * 5,
+        ["from .a import * # noqa\nfrom .b import * # noqa\nfrom .c import * # noqa"] * 5,
     ],
 )
 def test_garbage_reason_honest_text_passes(texts: list[str]) -> None:
