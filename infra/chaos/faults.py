@@ -20,7 +20,7 @@ STUDY_NODE = 1
 """Index of the node that trials run on; production has the head."""
 CUT_S = (2.0, 12.0)
 """How long what is not killed for good stays away, seconds."""
-NODE_START_S = 120.0
+NODE_START_S = 300.0
 
 
 class Kind(StrEnum):
@@ -39,6 +39,10 @@ class Kind(StrEnum):
     MLFLOW_STOPPED = "MLflow stopped (SIGSTOP)"
     REAPER = "reaper killed"
     CONTROLLER = "Serve's controller killed"
+
+
+NODE_IS_AWAY = frozenset({Kind.RAYLET, Kind.NETWORK})
+"""Faults for whose length the study's node is not started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,7 @@ class Striker:
             Kind.CONTROLLER: lambda _: send(site.titled("ray::ServeController"), signal.SIGKILL),
         }
         self._mends: Mapping[Kind, Callable[[], None]] = {
-            Kind.RAYLET: self._start_node_again,
+            Kind.RAYLET: self._clear_node,
             Kind.NETWORK: self._connect,
             Kind.MLFLOW: site.cluster.start_mlflow,
             Kind.MLFLOW_STOPPED: lambda: _resume(self._mlflow()),
@@ -133,26 +137,42 @@ class Striker:
     def start_node(self) -> None:
         """Start the study's node, or start it again, and wait until Ray has it.
 
+        Ray gives up a node that is not up within 30 s; it is started again, as a system does that
+        keeps it running.
+
         Raises:
             StartError: It does not come.
         """
         cluster = self._site.cluster
-        cluster.start_node(STUDY_NODE)
         deadline = time.monotonic() + NODE_START_S
-        while self._site.num_nodes() <= STUDY_NODE:
+        # One that was killed counts as alive until the head misses it.
+        while not (before := self._site.node_ids()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        cluster.start_node(STUDY_NODE)
+        while not self._site.node_ids() - before:
             if time.monotonic() > deadline:
                 raise StartError(f"the study's node is not up after {NODE_START_S:.0f} s")
+            if self._server.poll() is not None:
+                cluster.start_node(STUDY_NODE)
             time.sleep(0.5)
 
-    def _start_node_again(self) -> None:
-        """Start the node whose raylet was killed, when what was left of it has gone."""
+    def keep_node(self) -> None:
+        """Start the study's node again if it has ended, as Ray ends one that was away too long.
+
+        Raises:
+            StartError: It does not come.
+        """
+        if self._server.poll() is not None:
+            self.start_node()
+
+    def _clear_node(self) -> None:
+        """Wait until what is left of a node whose raylet was killed has gone."""
         server = self._server
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(timeout=30)
         if server.poll() is None:
             server.kill()
             server.wait()
-        self.start_node()
 
     @property
     def _server(self) -> subprocess.Popen[bytes]:
@@ -164,15 +184,8 @@ class Striker:
         return True
 
     def _connect(self) -> None:
-        """Connect the node again; Ray ends one that was away too long, and it is started anew."""
         assert self._namespace is not None
         self._namespace.connect()
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            if self._server.poll() is not None:
-                self.start_node()
-                return
-            time.sleep(0.2)
 
 
 def _resume(pids: Sequence[int]) -> None:

@@ -177,12 +177,14 @@ class Site:
         """
         return [*self._details()["applications"]]
 
-    def num_nodes(self) -> int:
-        """Return how many Ray nodes are alive; 0 when the head does not say."""
+    def node_ids(self) -> frozenset[str]:
+        """Return the ids of the Ray nodes that are alive; none when the head does not say."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            nodes = self._asked("/nodes?view=summary")["data"]["summary"]
-            return sum(node["raylet"]["state"] == "ALIVE" for node in nodes)
-        return 0
+            nodes = [
+                item["raylet"] for item in self._asked("/nodes?view=summary")["data"]["summary"]
+            ]
+            return frozenset(node["nodeId"] for node in nodes if node["state"] == "ALIVE")
+        return frozenset()
 
     def _details(self) -> dict[str, Any]:
         return self._asked("/api/serve/applications/")

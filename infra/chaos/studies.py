@@ -45,6 +45,8 @@ FAST = (
 )
 LENGTH_S = {STAND_IN: 45.0}
 """Usual length of such a study by its engine, over which the faults are spread."""
+SILENCE_S = 60.0
+"""Of the log of the stand-in, which is up within seconds, until a boot counts as stalled."""
 REAL_LENGTH_S = 240.0
 STREAMS = 2
 
@@ -92,6 +94,8 @@ def _run(
     try:
         cluster.start()
         settings = [f"engine.launcher={args.launcher}", *FAST]
+        if args.launcher == STAND_IN:
+            settings.append(f"engine.boot_silence_s={SILENCE_S:g}")
         settings += local_settings(cluster, load_config(STUDY, settings))
         site = Site(cluster=cluster, study=STUDY, settings=settings)
         _serve(site)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from infra.chaos.clients import Clients
-from infra.chaos.faults import Fault, Kind, Striker
+from infra.chaos.faults import NODE_IS_AWAY, Fault, Kind, Striker
 from infra.chaos.invariants import Findings, look
 from infra.chaos.site import Site
 
-LIMIT_S = 600.0
+LIMIT_S = 900.0
 """Longest time for one study with all that happens to it: it hangs after that."""
 MAX_STARTS = 20
 WAIT_S = 5.0
@@ -22,7 +22,7 @@ WAIT_S = 5.0
 VERDICT = (0, 3)
 """Exit statuses of a study that came to its end."""
 REFUSED = 2
-PAUSE_S = 0.5
+PAUSE_S = 2.0
 """Of each client between two requests: they are to notice what fails, not to load two cores."""
 _BEGUN = re.compile(r"^study ([a-z0-9-]+-\d{8}-\d{6})$", re.MULTILINE)
 
@@ -184,8 +184,11 @@ class StudyRun:
         for due in [item for item in self.away if item[0] <= self._passed_s]:
             self.away.remove(due)
             self.striker.mend(due[1])
+        if not {kind for _, kind in self.away} & NODE_IS_AWAY:
+            self.striker.keep_node()
 
     def _bring_back(self) -> None:
         for _, kind in self.away:
             self.striker.mend(kind)
         self.away.clear()
+        self.striker.keep_node()
