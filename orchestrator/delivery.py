@@ -36,6 +36,10 @@ from serve_apps.engine.spec import EngineSpec
 
 EVIDENCE_TAG = "specpilot.promise"
 """The promise that production is held to, as JSON."""
+VERIFY_TOKENS = 128
+"""Of an answer of the verification, at most: a loop has to go round before it can be told.
+
+Of six answers of an engine that loops one could be told at 32 tokens, four at 64, five at 160."""
 MEASURE_TRIES = 3
 """Blocks through the production path until one is valid: in a study a lost block is one of many."""
 
@@ -343,7 +347,7 @@ def promotion_settings(config: StudyConfig, prompts: Sequence[str]) -> Promotion
         deadline_s=production.deadline_s,
         verify_requests=production.verify_requests,
         verify_prompts=tuple(prompts),
-        verify_max_tokens=min(32, load.max_tokens),
+        verify_max_tokens=min(VERIFY_TOKENS, load.max_tokens),
         canary_share=policy.canary_share,
         canary_s=policy.canary_s,
         canary_requests=policy.canary_requests,

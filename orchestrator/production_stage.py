@@ -15,6 +15,8 @@ from orchestrator.ports import Clock, Production, ProductionState, Served, Versi
 POLL_S = 1.0
 PROBE_S = 5.0
 """Between two completions of our own in a canary: where few clients ask, these notice first."""
+PROBE_TOKENS = 8
+"""Of such a completion, which is to come at all."""
 _TRIES = 3
 """Of a call to Serve's API, which may miss one while its controller is busy."""
 _LONG = 1500
@@ -212,9 +214,7 @@ class Stage:
     def _probe(self, new: Version) -> None:
         settings = self._settings
         app = self.app(new.version)
-        answer = self._production.complete(
-            settings.verify_prompts[0], settings.verify_max_tokens, app
-        )
+        answer = self._production.complete(settings.verify_prompts[0], PROBE_TOKENS, app)
         if not answer.get("text") or not answer.get("output_tokens"):
             raise PromotionError(f"an answer of {app} in the canary was empty")
 

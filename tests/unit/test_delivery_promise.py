@@ -14,6 +14,7 @@ from orchestrator.core.cell_promises import CellPromises
 from orchestrator.core.codec import from_plain
 from orchestrator.delivery import heaviest, held_to, promise_tags, promotion_settings
 from orchestrator.errors import ConfigError
+from orchestrator.load.sanity import garbage_reason
 from orchestrator.ports import Version
 
 DEMO = Path("conf/study/demo.yaml")
@@ -84,3 +85,24 @@ def test_settings_of_a_promotion_come_from_the_study(config: StudyConfig) -> Non
     assert (settings.canary_share, settings.canary_s) == (0.3, 60.0)
     assert (settings.canary_requests, settings.drain_s) == (7, 5.0)
     assert settings.measure_s == 1.5 * (config.load.block_s + config.policy.soak_s)
+
+
+LOOPED, LOOP_TOKENS = "\nSUBL = 42", 9
+"""One round of what vLLM 0.32.0 said of the tiny target with a `repetition_penalty` of 0.01."""
+
+
+@pytest.mark.parametrize(("limit", "asked"), [(16, 16), (64, 64), (512, 128)])
+def test_verification_asks_for_answers_of_the_loads_length_up_to_a_limit(
+    limit: int, asked: int
+) -> None:
+    settings = promotion_settings(load_config(DEMO, [f"load.max_tokens={limit}"]), ["a"])
+
+    assert settings.verify_max_tokens == asked
+
+
+def test_verifications_answers_are_long_enough_to_tell_a_loop(config: StudyConfig) -> None:
+    settings = promotion_settings(config, ["a"])
+
+    answer = LOOPED * (settings.verify_max_tokens // LOOP_TOKENS)
+
+    assert garbage_reason([answer] * settings.verify_requests) is not None
