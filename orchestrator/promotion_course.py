@@ -164,8 +164,17 @@ class Navigator:
         """Check that production holds nothing but versions that this model has promoted.
 
         Raises:
-            ConfigError: It does.
+            ConfigError: It does, or the registry has lost the champion of a promotion that was cut
+                off: nothing says then what may be ended.
         """
+        lost = None if found is None or champion is not None else found.record.champion
+        if found is not None and lost is not None:
+            raise ConfigError(
+                "tracking.registered_model",
+                f"'{book.model_name}' has no {CHAMPION}, which was version {lost} when the "
+                f"{found.record.noun} of version {found.record.version} began",
+                "give the alias to the version that is to serve",
+            )
         known = {_number(champion)}
         if found is not None:
             known |= {found.record.version, found.record.champion}

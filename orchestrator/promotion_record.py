@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from orchestrator.core.codec import to_plain
 from orchestrator.core.takeover import Kind, Mode, PromotionStep, TakeOver
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, TransientError
 from orchestrator.ports import Clock, Registry, Version
 from orchestrator.version_tags import read_tag, record_of, version_number_of
 
@@ -167,8 +167,7 @@ class PromotionRecord:
             self._put(CHALLENGER, waiting)
         if record.champion is not None:
             how = "replaced by" if record.kind == "promote" else "rolled back to"
-            reason = f"{how} version {record.version}"
-            self._registry.set_tag(self._name, record.champion, REASON_TAG, reason)
+            self._tell(record.champion, REASON_TAG, f"{how} version {record.version}")
         self.note(record, SINCE_TAG, utc_text(self._clock.utc_s()))
         self.note(record, REASON_TAG, "it serves")
 
@@ -184,10 +183,23 @@ class PromotionRecord:
         self.done(record, PromotionStep.FAILED)
 
     def _put(self, alias: str, number: int | None) -> None:
-        if number is None:
-            self._registry.delete_alias(self._name, alias)
-        else:
-            self._registry.set_alias(self._name, alias, number)
+        """Give the alias back; a version that was deleted meanwhile cannot have it any more."""
+        if number is not None:
+            try:
+                self._registry.set_alias(self._name, alias, number)
+                return
+            except TransientError:
+                if self.version(number) is not None:
+                    raise
+        self._registry.delete_alias(self._name, alias)
+
+    def _tell(self, number: int, tag: str, text: str) -> None:
+        """Write one tag of another version, unless it was deleted meanwhile."""
+        try:
+            self._registry.set_tag(self._name, number, tag, text)
+        except TransientError:
+            if self.version(number) is not None:
+                raise
 
 
 def boot_time_s(version: Version) -> float | None:

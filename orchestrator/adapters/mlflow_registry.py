@@ -68,10 +68,11 @@ class MlflowRegistry:
         """Return the version that the alias names, or None."""
         with translated():
             try:
-                return self._version(self._client.get_model_version_by_alias(model_name, alias))
+                found = self._client.get_model_version_by_alias(model_name, alias)
             except MlflowException as error:
                 _ignore_missing(error)
                 return None
+            return self._version(found)
 
     def by_number(self, model_name: str, version: int) -> Version | None:
         """Return one version, or None."""
@@ -79,10 +80,11 @@ class MlflowRegistry:
             return None  # a store that counts in fewer bits than the number has would complain
         with translated():
             try:
-                return self._version(self._client.get_model_version(model_name, str(version)))
+                found = self._client.get_model_version(model_name, str(version))
             except MlflowException as error:
                 _ignore_missing(error)
                 return None
+            return self._version(found)
 
     def find(self, model_name: str, tags: Mapping[str, str]) -> Version | None:
         """Return the newest version that has all these tags, or None."""
@@ -134,7 +136,7 @@ class MlflowRegistry:
             )
         with tempfile.TemporaryDirectory() as folder:
             name = f"{match[2]}/config.json"
-            path = Path(self._client.download_artifacts(match[1], name, folder)).resolve()
+            path = self._fetched(found, match[1], name, folder)
             if not path.is_relative_to(Path(folder).resolve()):
                 raise ConfigError(
                     f"{found.name} version {found.version}",
@@ -149,6 +151,24 @@ class MlflowRegistry:
             tags=dict(found.tags),
             run_id=found.run_id,
         )
+
+    def _fetched(self, found: ModelVersion, run_id: str, name: str, folder: str) -> Path:
+        """Return where an artifact of the version's run was put.
+
+        Raises:
+            ConfigError: It was deleted, or its run was. That is no version less: what serves by it
+                must not be taken for nothing.
+        """
+        try:
+            return Path(self._client.download_artifacts(run_id, name, folder)).resolve()
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            raise ConfigError(
+                f"version {found.version} of '{found.name}'",
+                f"its config.json is gone from the artifacts of run {run_id}",
+                "put the file back there, or remove the version",
+            ) from error
 
 
 def _serving_config(path: Path, found: ModelVersion) -> dict[str, Any]:

@@ -369,6 +369,34 @@ def test_damaged_configuration_is_one_line_that_names_its_version(
         assert "\n" not in told
 
 
+@pytest.mark.parametrize("what", ["file", "run"])
+def test_version_whose_configuration_was_deleted_is_not_taken_for_none(
+    uri: str, store: Store, what: str, tmp_path: Path
+) -> None:
+    """A champion that seems to be none would have production ended."""
+    run = store.tracker.open_study("s1", "s", {})
+    store.registry.create_version(store.model, run, {"depth": 7}, {})
+    store.registry.set_alias(store.model, "champion", 1)
+    if what == "file":
+        for path in tmp_path.rglob("serving_config"):
+            shutil.rmtree(path)
+    else:
+        client = MlflowReader(uri).client
+        client.delete_run(run)
+        client._tracking_client.store._hard_delete_run(run)  # as `mlflow gc` does
+
+    for read in (
+        lambda: store.registry.by_number(store.model, 1),
+        lambda: MlflowRegistry(uri).by_alias(store.model, "champion"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read()
+        assert str(caught.value) == (
+            f"version 1 of '{store.model}': its config.json is gone from the artifacts of run "
+            f"{run}; put the file back there, or remove the version"
+        )
+
+
 def test_file_that_is_no_database_is_bad_input(tmp_path: Path) -> None:
     path = tmp_path / "ml.db"
     path.write_bytes(b"something else " * 500)
