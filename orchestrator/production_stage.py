@@ -86,6 +86,22 @@ class Stage:
             and state.weights.get(app, 0.0) > 0
         )
 
+    def answers(self, version: Version) -> bool:
+        """Return whether clients' requests reach the version: by Serve's word, else by an answer.
+
+        While its controller recovers, or after a late health check, Serve calls an engine DEPLOYING
+        or UNHEALTHY that answers all the same.
+        """
+        if self.serves(version):
+            return True
+        app = self.app(version.version)
+        if not self._state().weights.get(app, 0.0) > 0:
+            return False
+        try:
+            return self._says(app)
+        except TransientError:
+            return False
+
     def declare(
         self, versions: Iterable[Version | None], weights: Mapping[int, float] | None = None
     ) -> None:
@@ -212,11 +228,15 @@ class Stage:
             raise PromotionError(f"{app} was restarted in the canary")
 
     def _probe(self, new: Version) -> None:
-        settings = self._settings
         app = self.app(new.version)
-        answer = self._production.complete(settings.verify_prompts[0], PROBE_TOKENS, app)
-        if not answer.get("text") or not answer.get("output_tokens"):
+        if not self._says(app):
             raise PromotionError(f"an answer of {app} in the canary was empty")
+
+    def _says(self, app: str) -> bool:
+        """Return whether the engine answers a completion of our own with something."""
+        prompt = self._settings.verify_prompts[0]
+        answer = self._production.complete(prompt, PROBE_TOKENS, app)
+        return bool(answer.get("text") and answer.get("output_tokens"))
 
     def _deadline(self) -> float:
         return self._clock.monotonic() + self._settings.deadline_s

@@ -246,7 +246,11 @@ class Navigator:
         )
 
     def _outset(self, champion: Version | None, settled: _Settled, *, allow_outage: bool) -> Outset:
-        is_served, is_held = settled.is_served, not settled.is_served and settled.is_held
+        # Of what holds a board an answer counts, too: ending it would be an outage.
+        is_served = settled.is_served or (
+            champion is not None and settled.is_held and self._stage.answers(champion)
+        )
+        is_held = not is_served and settled.is_held
         has_board = self._has_board(settled.num_freed, 0.0 if is_held else BOARD_WAIT_S)
         if champion is None and has_board:
             return Outset(mode="beside", is_served=False)

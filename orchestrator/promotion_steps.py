@@ -106,27 +106,43 @@ class Steps:
     def go_back(self, act: Act, reason: str) -> str:
         """Put production back, then the aliases; return in words what could not be put back.
 
-        While something is left, the record stays open and the next command tries again.
+        While it is not known what production holds, or the registry is not put back, the record
+        stays open and the next command tries again. An old version that is declared alone and does
+        not answer ends the promotion all the same: another version may be all that can serve.
         """
-        record, left = act.record, ""
+        record, left, mute = act.record, "", ""
         self._emit(f"{record.noun} of version {record.version} failed; putting production back")
         try:
             self._stage.declare_alone(act.old)
-            if act.old is not None and record.champion_served:
-                self._stage.wait_up(act.old)
-                self._stage.verify(None)
+            mute = self._muteness(act)
             self._stage.wait_gone(act.old)
-            self._end_outage(act)
+            if not mute:
+                self._end_outage(act)
         except Exception as error:  # noqa: BLE001  whatever it was, the next command tries again
             left = f"; production could not be put back: {error}"
         try:
             if not left:
-                act.book.uncrown(record, reason)
+                act.book.uncrown(record, reason + mute)
         except OrchestratorError as error:
-            left += f"; the registry could not be put back: {error}"
+            left = f"; the registry could not be put back: {error}"
+        left = mute + left
         if left:
             self._emit(left.removeprefix("; "))
         return left
+
+    def _muteness(self, act: Act) -> str:
+        """Return in words why the old version does not answer; nothing where it does."""
+        if act.old is None or not act.record.champion_served:
+            return ""
+        try:
+            self._stage.wait_up(act.old)
+            self._stage.verify(None)
+        except OrchestratorError as error:
+            return (
+                f"; production could not be put back: version {act.old.version} is declared alone "
+                f"and does not answer: {error}"
+            )
+        return ""
 
     def _say(self, act: Act, text: str) -> None:
         self._emit(f"{act.record.noun} of version {act.record.version}: {text}")

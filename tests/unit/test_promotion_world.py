@@ -20,6 +20,7 @@ from orchestrator.errors import ConfigError, PromotionError
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.ports import ProductionState, Version
 from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS
+from orchestrator.promotion_steps import Measurement
 
 
 class PrunedRegistry(RecordingRegistry):
@@ -130,3 +131,89 @@ def test_production_of_a_champion_that_was_deleted_is_left_alone(step: str) -> N
     scene.registry.set_alias(MODEL, CHAMPION, 4)
     scene.promoter().sync(MODEL)
     assert scene.serving() == ({"specpilot-v4"}, {"specpilot-v4": 1.0})
+
+
+class RestartedController(FakeProduction):
+    """Its engines answer; for some looks Serve does not call them RUNNING.
+
+    So it is when its controller was restarted, and when health checks came late.
+    """
+
+    num_looks = 0
+    status = "DEPLOYING"
+
+    def state(self) -> ProductionState:
+        found = super().state()
+        self.num_looks -= 1
+        if self.num_looks < 0:
+            return found
+        return ProductionState(
+            weights=found.weights,
+            engines=dict.fromkeys(found.engines, self.status),
+            router_status="DEPLOYING",
+            messages=dict.fromkeys(found.engines, "recovering"),
+        )
+
+
+@pytest.mark.parametrize("status", ["DEPLOYING", "UNHEALTHY"])
+def test_champion_that_answers_is_not_ended_because_serve_does_not_call_it_running(
+    status: str,
+) -> None:
+    production = RestartedController(capacity=1)
+    scene, challenger = scene_with_champion(production)
+    declared = len(production.declarations)
+    production.num_looks, production.status = 20, status
+
+    with pytest.raises(ConfigError, match="no board is free beside the one that serves"):
+        scene.promote(challenger)
+
+    assert len(production.declarations) == declared
+
+
+def test_champion_that_answers_serves_until_the_challenger_does_whatever_serve_calls_it() -> None:
+    production = RestartedController(capacity=2)
+    scene, challenger = scene_with_champion(production)
+    declared = len(production.declarations)
+    production.num_looks = 12
+
+    done = scene.promote(challenger)
+
+    assert done.outage_s is None
+    assert all(weights for _, weights in production.declarations[declared:])
+    assert scene.serving() == ({"specpilot-v2"}, {"specpilot-v2": 1.0})
+
+
+def champion_lost_meanwhile(
+    capacity: int, lost: Callable[[Mapping[str, object]], bool]
+) -> tuple[Scene, Version, list[bool]]:
+    """Return a scene whose champion is lost once the list holds something."""
+    is_lost: list[bool] = []
+
+    def fails(spec: Mapping[str, object]) -> bool:
+        return bool(is_lost) and lost(spec)
+
+    scene, challenger = scene_with_champion(FakeProduction(capacity=capacity, fails=fails))
+    return scene, challenger, is_lost
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_champion_that_does_not_come_back_keeps_no_other_version_out(capacity: int) -> None:
+    """Its folder may be gone: then another version is all that can serve."""
+    scene, bad, is_lost = champion_lost_meanwhile(capacity, lambda spec: spec["depth"] in (3, 7))
+
+    def measure(_on: Version) -> Measurement:
+        is_lost.append(True)
+        raise PromotionError("3 requests failed")
+
+    with pytest.raises(PromotionError, match="production could not be put back: version 1 is"):
+        scene.promoter().promote(bad, measure=measure, allow_outage=True)
+    assert scene.serving() == ({"specpilot-v1"}, {"specpilot-v1": 1.0})
+    assert scene.step(bad) == "failed"
+    with pytest.raises(PromotionError, match="version 1 of demo: specpilot-v1 did not start"):
+        scene.promoter().sync(MODEL)
+
+    good = scene.register(5)
+    scene.promoter().promote(good, measure=kept(), allow_outage=True)
+
+    assert scene.serving() == ({"specpilot-v3"}, {"specpilot-v3": 1.0})
+    assert scene.aliases() == {CHAMPION: 3, CHALLENGER: None, PREVIOUS: 1}
