@@ -36,7 +36,7 @@ from orchestrator.journal import StudyState
 from orchestrator.ports import Registry, Version
 from orchestrator.premises_check import asking, check
 from orchestrator.premises_report import format_check, format_short
-from orchestrator.prepare import Prepared, premises_by_build, prepare
+from orchestrator.prepare import Prepared, premises_by_build, prepare, prepare_return
 from orchestrator.promotion_record import (
     CHALLENGER,
     CHAMPION,
@@ -275,10 +275,12 @@ def _promote(tools: Delivery, version: Version, *, kind: Kind, allow_outage: boo
 def rollback(
     config: StudyConfig, version_number: int | None, *, allow_outage: bool = False
 ) -> ExitStatus:
-    """Go back to the version that served before, or to a named one that has served."""
+    """Go back to the version that served before, or to a named one that has served.
+
+    What the study file names need not be there: its draft's folder may be why somebody goes back.
+    """
     printer, registry = _printer(), compose.registry(config)
-    prepared = prepare(config, models_must_exist=True)
-    config = prepared.config
+    prepared = prepare_return(config)
     with one_study_at_a_time(config):
         tools = delivery(prepared, join_ray(config), registry, printer)
         version = rollback_target(config, registry, tools.cut_off(), version_number)
@@ -328,7 +330,7 @@ def sync(config: StudyConfig) -> ExitStatus:
         registry, config.tracking.registered_model, CHAMPION, None,
         remedy="promote a version first",
     )  # fmt: skip
-    prepared = prepare(config, models_must_exist=False)
+    prepared = prepare_return(config)
     with one_study_at_a_time(config):
         start_serve(config)
         delivery(prepared, join_ray(config), registry, printer).sync()

@@ -281,7 +281,7 @@ class Served:
 
     answered: int = 0
     failed: int = 0
-    """Not taken, answered 500 or above, or broken off by the engine."""
+    """Not taken, answered 500 or above or with an error of the engine, or broken off by it."""
     under_way: int = 0
     """Requests that it is answering now, all of them: the end of a drain waits for these."""
 

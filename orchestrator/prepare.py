@@ -112,6 +112,26 @@ def prepare(config: StudyConfig, *, models_must_exist: bool) -> Prepared:
     )
 
 
+def prepare_return(config: StudyConfig) -> Prepared:
+    """Read what it takes to bring back a version that has served, and no more.
+
+    The registry has its configuration. What the study file names for its trials, models and
+    interpreters too, may be gone: that may be why somebody goes back.
+
+    Raises:
+        ConfigError: The prompts that it is verified with cannot be read.
+    """
+    workload = load_prompts(config)
+    return Prepared(
+        config=config,
+        arms=(),
+        workload=workload,
+        proof_workload=workload,  # nothing is proved
+        study_id=study_id(config.name, identity(config)),
+        notes=(),
+    )
+
+
 def _traits(engine: EngineConfig) -> EngineTraits:
     return EngineTraits(
         build=engine.build, platform=engine.platform, model_runner=engine.model_runner

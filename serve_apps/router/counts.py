@@ -28,7 +28,8 @@ class Counts:
 
         Args:
             app: The engine application.
-            failed: Whether it took no request, answered 500 or above, or broke off.
+            failed: Whether it took no request, answered 500 or above, broke off, or told an error
+                of its own after a good status.
         """
         counts = self._failed if failed else self._answered
         counts[app] = counts.get(app, 0) + 1

@@ -99,6 +99,13 @@ class Tally:
             "prompt_tokens": None,
         }
 
+    def tells_failure(self) -> bool:
+        """Return whether the answer says in its own text that the engine failed.
+
+        A stream has its status before its first token, so what goes wrong later comes as an event.
+        """
+        return any(b'"error"' in text and _is_failure(text) for text in self._objects())
+
     def _usage(self) -> Mapping[str, Any] | None:
         for text in self._objects():
             if b'"usage"' in text:
@@ -117,6 +124,17 @@ class Tally:
             return
         for event in reversed(whole.split(b"\n\n")):
             yield event.removeprefix(b"data:")
+
+
+def _is_failure(text: bytes) -> bool:
+    """Return whether a JSON object is an error that is not the client's (a code below 500)."""
+    try:
+        item = json.loads(text)
+        error = item if item.get("object") == "error" else item.get("error")
+    except (ValueError, AttributeError, RecursionError):
+        return False  # cut off, or an answer in which the word stands
+    code = error.get("code") if isinstance(error, dict) else None
+    return bool(error) and not (isinstance(code, int) and code < 500)
 
 
 def _announces_role(event: bytes) -> bool:

@@ -65,12 +65,18 @@ class Answer:
     def __init__(self, app: str, items: AnswerItems, head: tuple[int, dict[str, str]]) -> None:
         self.app = app
         self.status, self.headers = head
-        self.has_failed = self.status >= 500
-        """Whether the engine answered 500 or above, or broke off."""
+        self._has_broken_off = False
         kinds = (value for name, value in self.headers.items() if name.lower() == "content-type")
         self.tally = Tally(next(kinds, ""))
         self._items = items
         self._is_over = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the engine answered 500 or above, broke off, or said 200 and then an error."""
+        if self._has_broken_off or self.status >= 500:
+            return True
+        return self.status < 400 and self.tally.tells_failure()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as the engine sent it."""
@@ -79,7 +85,7 @@ class Answer:
                 self.tally.saw(chunk)
                 yield chunk
         except Exception:  # counted whatever it was; it goes on to the client's connection
-            self.has_failed = self._is_over = True
+            self._has_broken_off = self._is_over = True
             raise
         self._is_over = True
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from orchestrator import commands, compose
 from orchestrator.commands import rollback_target
 from orchestrator.config import StudyConfig, load_config
 from orchestrator.core.takeover import PromotionStep, TakeOver
@@ -113,3 +115,24 @@ def test_rollback_after_a_promotion_that_only_had_to_tidy_up_goes_to_previous(
     name = config.tracking.registered_model
 
     assert target(config, registry, None, cut_off(registry, name, 2, "promote")) == 1
+
+
+@pytest.mark.parametrize(
+    "command", [lambda config: commands.rollback(config, None), commands.sync], ids=["back", "sync"]
+)
+def test_what_has_served_comes_back_without_what_the_study_file_names(
+    command: Callable[[StudyConfig], object],
+    registry: FakeRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The draft of what serves may have been lost, and the version before has its own."""
+
+    def found(_config: StudyConfig) -> FakeRegistry:
+        return registry
+
+    monkeypatch.setattr(compose, "registry", found)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    lost = ["target.path=/nowhere/a", "draft.path=/nowhere/b", "engine.python=/nowhere/python"]
+
+    with pytest.raises(ConfigError, match="no running Ray answers"):
+        command(load_config(DEMO, lost))

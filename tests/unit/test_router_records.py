@@ -116,6 +116,37 @@ def test_stream_that_its_client_leaves_is_recorded_with_what_was_passed() -> Non
     assert 4 <= record["output_tokens"] <= 5
 
 
+FAILURE = {"message": "EngineCore encountered an issue", "type": "InternalServerError"}
+
+
+@pytest.mark.parametrize(
+    ("head", "chunks", "failed"),
+    [
+        ((200, SSE), [event(choices=["a"]), event(error={**FAILURE, "code": 500}), DONE], 1),
+        ((200, SSE), [event(choices=["a"]) + event(error=FAILURE) + DONE], 1),
+        ((200, SSE), [event(object="error", code=500, **FAILURE)], 1),
+        ((200, SSE), [event(error={"message": "too long", "code": 400}), DONE], 0),
+        ((200, SSE), [event(choices=["a"], error=None), DONE], 0),
+        ((200, SSE), [event(choices=[{"text": '{"error": 1}'}]), DONE], 0),
+        ((200, SSE), [event(error=FAILURE)[:-9]], 0),
+        ((200, JSON), [json.dumps({"error": {**FAILURE, "code": 503}}).encode()], 1),
+        ((200, JSON), [json.dumps({"choices": ['"error"']}).encode()], 0),
+        ((200, JSON), [b'["error"]'], 0),
+        ((400, JSON), [json.dumps({"error": "which engine says so"}).encode()], 0),
+    ],
+)
+def test_answer_that_begins_well_and_tells_a_failure_is_counted_as_one(
+    head: object, chunks: list[bytes], failed: int
+) -> None:
+    """A stream's status is 200 before its first token, whatever happens then."""
+    router = router_of({"v1": FakeEngine((None, head, *chunks))})
+
+    reply = asyncio.run(ask(router, BODY))
+
+    assert reply.chunks == chunks
+    assert router.counts()["v1"] == {"answered": 1 - failed, "failed": failed, "under_way": 0}
+
+
 @pytest.mark.parametrize("status", [400, 500])
 def test_request_that_the_engine_refuses_is_not_traffic(status: int) -> None:
     reply, records = passed(b"{}", head=(status, JSON))
