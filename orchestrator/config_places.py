@@ -314,6 +314,12 @@ class ProductionConfig:
             "use letters, digits and dashes, and not trial-, which names what a study ends",
         )
         require(
+            re.search(r"-v[0-9]+$", self.name) is None,
+            "production.name",
+            f"'{self.name}' is what an engine of production is named",
+            "do not end it with -v and a number",
+        )
+        require(
             1 <= self.http_port <= MAX_PORT,
             "production.http_port",
             f"{self.http_port} is no port",

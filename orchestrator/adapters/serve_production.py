@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -240,10 +241,12 @@ def production_state(details: Mapping[str, Any], name: str) -> ProductionState:
 
 
 def _applications(details: Mapping[str, Any], name: str) -> dict[str, Any]:
+    # No others that begin so: a second production may be named `<name>-vision`.
+    own = re.compile(rf"{re.escape(name)}(-v[0-9]+)?")
     return {
         app: found
         for app, found in (details.get("applications") or {}).items()
-        if app == name or app.startswith(f"{name}-v")
+        if own.fullmatch(app)
     }
 
 

@@ -224,6 +224,7 @@ def test_unknown_key_is_refused_with_a_near_one(override: str, where: str, remed
         ("policy.promise_confidence=0.9999999999", "policy.promise_confidence"),
         ("production.name=trial-x", "production.name"),
         ("production.name='a b'", "production.name"),
+        ("production.name=chat-v2", "production.name"),
         ("production.name=''", "production.name"),
         ("policy.canary_share=1", "policy.canary_share"),
         ("policy.canary_share=-0.1", "policy.canary_share"),

@@ -76,6 +76,22 @@ def test_declaration_names_where_the_keys_are_and_the_limits(api: ServeApi) -> N
     assert production().state().weights == {"specpilot-v1": 1.0}
 
 
+def test_second_production_whose_name_begins_like_the_first_is_not_touched(api: ServeApi) -> None:
+    vision = ServeProduction(
+        "http://127.0.0.1:8265",
+        name="specpilot-vision",
+        route="/vision",
+        model="served",
+        engine_options={},
+    )
+    vision.declare({"specpilot-vision-v4": SPEC}, {"specpilot-vision-v4": 1.0})
+
+    production().declare({"specpilot-v1": SPEC}, {"specpilot-v1": 1.0})
+
+    assert set(production().state().engines) == {"specpilot-v1"}
+    assert set(vision.state().engines) == {"specpilot-vision-v4"}
+
+
 def test_declaration_by_a_study_without_keys_does_not_open_production(api: ServeApi) -> None:
     production(KEYS).declare({}, {})
     production().declare({"specpilot-v1": SPEC}, {"specpilot-v1": 1.0})
