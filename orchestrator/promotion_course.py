@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -178,17 +178,17 @@ class Navigator:
         known = {_number(champion)}
         if found is not None:
             known |= {found.record.version, found.record.champion}
-        numbers = {app: self._stage.number(app) for app in self._stage.apps()}
-        unknown = [
-            app
-            for app, number in numbers.items()
-            if number is None or (number not in known and not _is_left(book.version(number)))
-        ]
+        unknown: dict[str, Version | None] = {}
+        for app in sorted(self._stage.apps()):
+            number = self._stage.number(app)
+            version = None if number is None else book.version(number)
+            if number is None or (number not in known and not _is_left(version)):
+                unknown[app] = version
         if unknown:
             raise ConfigError(
                 "production.name",
-                f"'{self._settings.name}' serves {', '.join(sorted(unknown))}, which is no version "
-                f"that '{book.model_name}' has promoted",
+                f"'{self._settings.name}' serves {', '.join(unknown)}, "
+                + _strange(book, list(unknown.values())),
                 "name the registered_model that it belongs to, or another production.name and "
                 "production.route",
             )
@@ -284,6 +284,17 @@ def _number(version: Version | None) -> int | None:
 
 def _is_of(found: Found, version: Version, kind: Kind) -> bool:
     return found.record.version == version.version and found.record.kind == kind
+
+
+def _strange(book: PromotionRecord, versions: Sequence[Version | None]) -> str:
+    """Return what is strange about what serves, by the registry's word on these versions."""
+    (version, *others) = versions
+    if others or version is None or STEP_TAG not in version.tags:
+        return f"which is no version that '{book.model_name}' has promoted"
+    return (
+        f"and '{book.model_name}' has promoted a version {version.version} that is not its "
+        f"{CHAMPION}: if the alias was moved by hand, give it back and `promote` the other version"
+    )
 
 
 def _is_left(version: Version | None) -> bool:

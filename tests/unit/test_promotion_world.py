@@ -217,3 +217,21 @@ def test_champion_that_does_not_come_back_keeps_no_other_version_out(capacity: i
 
     assert scene.serving() == ({"specpilot-v3"}, {"specpilot-v3": 1.0})
     assert scene.aliases() == {CHAMPION: 3, CHALLENGER: None, PREVIOUS: 1}
+
+
+def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_alone() -> None:
+    scene, other = scene_with_champion()
+    scene.registry.set_alias(MODEL, CHAMPION, other.version)
+    before = scene.serving()
+
+    for command in (
+        lambda: scene.promoter().sync(MODEL),
+        lambda: scene.promote(version(scene, 1)),
+    ):
+        with pytest.raises(ConfigError, match="has promoted a version 1 that is not its champion"):
+            command()
+
+    assert scene.serving() == before
+    scene.registry.set_alias(MODEL, CHAMPION, 1)
+    scene.promote(other)
+    assert scene.serving() == ({"specpilot-v2"}, {"specpilot-v2": 1.0})
