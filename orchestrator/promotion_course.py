@@ -18,6 +18,7 @@ from orchestrator.promotion_record import (
     Found,
     PromotionRecord,
     boot_time_s,
+    next_number,
 )
 
 BOARD_WAIT_S = 60.0
@@ -176,6 +177,8 @@ class Navigator:
                 "give the alias to the version that is to serve",
             )
         known = {_number(champion)}
+        if champion is not None:
+            known.add(next_number(champion))  # also where its own tags were removed
         if found is not None:
             known |= {found.record.version, found.record.champion}
         unknown: dict[str, Version | None] = {}

@@ -82,7 +82,7 @@ class PromotionRecord:
             ConfigError: A tag that leads to it was written by somebody else.
         """
         held = [self.holder(alias) for alias in (CHALLENGER, CHAMPION)]
-        named = None if held[1] is None else _next_number(held[1])
+        named = None if held[1] is None else next_number(held[1])
         numbers = [*([] if named is None else [named]), *numbers]
         for version in (*held, *(self.version(number) for number in numbers)):
             found = None if version is None else self.read(version)
@@ -96,7 +96,7 @@ class PromotionRecord:
         Raises:
             ConfigError: The tags were written by somebody else.
         """
-        remedy = f"remove {RECORD_TAG} and {STEP_TAG}; production must serve the champion alone"
+        remedy = f"remove {RECORD_TAG} and {STEP_TAG}, then `sync`"
         record = read_tag(
             version, RECORD_TAG, record_of(TakeOver), noun="record of a promotion", remedy=remedy
         )
@@ -219,8 +219,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _next_number(champion: Version) -> int | None:
-    """Return the version that was to follow the champion last; None where none was."""
+def next_number(champion: Version) -> int | None:
+    """Return the version that was to follow the champion last; None where none was.
+
+    Raises:
+        ConfigError: The tag was written by somebody else.
+    """
     remedy = "write the number of the version that was promoted last, or remove the tag"
     noun = "number of a version"
     return read_tag(champion, NEXT_TAG, version_number_of, noun=noun, remedy=remedy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.core.promotion import Gate
@@ -44,6 +44,12 @@ class RecordingRegistry(FakeRegistry):
     def delete_alias(self, model_name: str, alias: str) -> None:
         self._call("delete", alias)
         super().delete_alias(model_name, alias)
+
+    def remove_tags(self, version: int, names: set[str]) -> None:
+        """Remove tags as somebody with MLflow's page does."""
+        found = self._versions[MODEL][version - 1]
+        left = {name: text for name, text in found.tags.items() if name not in names}
+        self._versions[MODEL][version - 1] = replace(found, tags=left)
 
     def _call(self, call: str, what: str) -> None:
         if self.refuses(call, what):

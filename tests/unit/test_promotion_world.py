@@ -19,7 +19,7 @@ from promotion_scene import (
 from orchestrator.errors import ConfigError, PromotionError
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.ports import ProductionState, Version
-from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS
+from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS, RECORD_TAG, STEP_TAG
 from orchestrator.promotion_steps import Measurement
 
 
@@ -234,4 +234,18 @@ def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_al
     assert scene.serving() == before
     scene.registry.set_alias(MODEL, CHAMPION, 1)
     scene.promote(other)
+    assert scene.serving() == ({"specpilot-v2"}, {"specpilot-v2": 1.0})
+
+
+@pytest.mark.parametrize("step", ["verified", "shifted", "drained"])
+def test_promotion_whose_tags_somebody_removed_is_ended_as_the_remedy_says(step: str) -> None:
+    _, scene = pruned_scene()
+    promote_and_die(scene, 4, ("tag", step))
+    scene.registry.set_tag(MODEL, 4, STEP_TAG, "half way")
+    with pytest.raises(ConfigError, match="remove specpilot.promotion and .*, then `sync`"):
+        scene.promoter().sync(MODEL)
+
+    scene.registry.remove_tags(4, {RECORD_TAG, STEP_TAG})
+    scene.promoter().sync(MODEL)
+
     assert scene.serving() == ({"specpilot-v2"}, {"specpilot-v2": 1.0})
