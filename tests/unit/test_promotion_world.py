@@ -242,7 +242,7 @@ def test_promotion_whose_tags_somebody_removed_is_ended_as_the_remedy_says(step:
     _, scene = pruned_scene()
     promote_and_die(scene, 4, ("tag", step))
     scene.registry.set_tag(MODEL, 4, STEP_TAG, "half way")
-    with pytest.raises(ConfigError, match="remove specpilot.promotion and .*, then `sync`"):
+    with pytest.raises(ConfigError, match=r"remove specpilot.promotion and .*, then `sync`"):
         scene.promoter().sync(MODEL)
 
     scene.registry.remove_tags(4, {RECORD_TAG, STEP_TAG})
