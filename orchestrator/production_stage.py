@@ -98,7 +98,7 @@ class Stage:
         if not self._state().weights.get(app, 0.0) > 0:
             return False
         try:
-            return self._says(app)
+            return self._tried(lambda: self._says(app))
         except TransientError:
             return False
 

@@ -16,7 +16,7 @@ from promotion_scene import (
     scene_with_champion,
 )
 
-from orchestrator.errors import ConfigError, PromotionError
+from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.ports import ProductionState, Version
 from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS, RECORD_TAG, STEP_TAG
@@ -168,6 +168,24 @@ def test_champion_that_answers_is_not_ended_because_serve_does_not_call_it_runni
         scene.promote(challenger)
 
     assert len(production.declarations) == declared
+
+
+def test_one_answer_that_is_lost_does_not_end_a_champion_that_serve_does_not_call_running() -> None:
+    class Stumbling(RestartedController):
+        num_lost = 0
+
+        def complete(self, prompt: str, max_tokens: int, app: str | None) -> Mapping[str, object]:
+            self.num_lost -= 1
+            if self.num_lost >= 0:
+                raise TransientError("the network")
+            return super().complete(prompt, max_tokens, app)
+
+    production = Stumbling(capacity=1)
+    scene, challenger = scene_with_champion(production)
+    production.num_looks, production.num_lost = 20, 1
+
+    with pytest.raises(ConfigError, match="no board is free beside the one that serves"):
+        scene.promote(challenger)
 
 
 def test_champion_that_answers_serves_until_the_challenger_does_whatever_serve_calls_it() -> None:
