@@ -227,49 +227,79 @@ class Promoter:
             raise PromotionError(f"version {record.version} of {found.version.model_name}{left}")
 
     def _perform(self, act: Act, done: PromotionStep | None) -> Promoted:
-        version, crowning = act.version, False
         try:
-            if done is None:
-                act.book.begin(act.record)
-                done = PromotionStep.CHALLENGER
-            else:
-                self._steps.restage(act, done)
-            for step in act.record.steps_after(done):
-                if step is PromotionStep.ALIASED:
-                    break
-                self._steps.do(act, step)
-                act.book.done(act.record, step)
-            crowning = True
-            act.book.crown(act.record)
-        except BaseException as error:
-            # Whatever ends it, an interrupt too: production goes back to what it was.
-            is_champion = self._is_champion(act) if crowning else False
-            if is_champion is None and isinstance(error, Exception):
-                raise PromotionError(
-                    f"version {version.version} of {version.model_name}: the registry does not say "
-                    f"whether it is the champion ({error}); both are left as they are, and the "
-                    "next command goes on or back"
-                ) from error
-            if is_champion is False:
-                left = self._steps.go_back(act, str(error) or type(error).__name__)
-                if not isinstance(error, Exception):
-                    raise
-                name = version.model_name
-                raise PromotionError(
-                    f"version {version.version} of {name}: {error}{left}"
-                ) from error
-            if not isinstance(error, Exception):
-                raise
+            self._carry(act, done)
+        except BaseException as error:  # noqa: BLE001  whatever ends it, an interrupt too
+            self._fall_back(act, error)
         try:
-            self._steps.crowned(act)
+            if not self._is_taken(act):
+                self._steps.crowned(act)
         except OrchestratorError as error:
-            self._emit(f"version {version.version} serves, but what was before it is left: {error}")
+            number = act.version.version
+            self._emit(f"version {number} serves, but what was before it is left: {error}")
         return Promoted(
-            version=version.version,
+            version=act.version.version,
             previous=act.record.champion,
             verified_throughput=act.throughput,
             outage_s=act.outage_s,
         )
+
+    def _carry(self, act: Act, done: PromotionStep | None) -> None:
+        """Do and record what is left of the steps, up to the point of no return and over it."""
+        if done is None:
+            act.book.begin(act.record)
+            act.has_begun, done = True, PromotionStep.CHALLENGER
+        else:
+            act.has_begun = True
+            self._steps.restage(act, done)
+        for step in act.record.steps_after(done):
+            if step is PromotionStep.ALIASED:
+                break
+            self._steps.do(act, step)
+            self._require_own(act)
+            act.book.done(act.record, step)
+        self._require_own(act)
+        act.is_crowning = True
+        act.book.crown(act.record)
+
+    def _fall_back(self, act: Act, error: BaseException) -> None:
+        """Put production back to what it was, and raise; returns where the version is champion."""
+        name = f"version {act.version.version} of {act.version.model_name}"
+        if act.has_begun and not act.is_crowning and self._is_taken(act):
+            if isinstance(error, Exception):
+                raise _taken(act) from error
+            raise error
+        is_champion = self._is_champion(act) if act.is_crowning else False
+        if is_champion is None and isinstance(error, Exception):
+            raise PromotionError(
+                f"{name}: the registry does not say whether it is the champion ({error}); both are "
+                "left as they are, and the next command goes on or back"
+            ) from error
+        left = ""
+        if is_champion is False:
+            left = self._steps.go_back(act, str(error) or type(error).__name__)
+        if not isinstance(error, Exception):
+            raise error
+        if is_champion is False:
+            raise PromotionError(f"{name}: {error}{left}") from error
+
+    def _require_own(self, act: Act) -> None:
+        """See that nobody has ended the promotion meanwhile.
+
+        One promoter at a time holds the claim on the cluster. A process that stood still may come
+        back when its claim was lost and another one has put production right.
+
+        Raises:
+            PromotionError: Somebody has; production is theirs.
+        """
+        if act.book.is_taken(act.record):
+            raise _taken(act)
+
+    def _is_taken(self, act: Act) -> bool:
+        """Return whether it is known that somebody else has ended the promotion."""
+        with contextlib.suppress(OrchestratorError):
+            return act.book.is_taken(act.record)
+        return False
 
     def _is_champion(self, act: Act) -> bool | None:
         """Return whether the version holds the alias; None where the registry does not answer.
@@ -283,3 +313,11 @@ class Promoter:
 
     def _book(self, model_name: str) -> PromotionRecord:
         return PromotionRecord(self._registry, self._clock, model_name)
+
+
+def _taken(act: Act) -> PromotionError:
+    version = act.version
+    return PromotionError(
+        f"version {version.version} of {version.model_name}: another command has ended it "
+        "meanwhile, and production is left as that has put it"
+    )

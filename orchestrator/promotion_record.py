@@ -111,6 +111,16 @@ class PromotionRecord:
             )
         return Found(version=version, record=record, step=step)
 
+    def is_taken(self, record: TakeOver) -> bool:
+        """Return whether somebody else has ended the promotion, or begun another of its version.
+
+        Args:
+            record: Of a promotion that has begun and that this process has not ended.
+        """
+        version = self.version(record.version)
+        found = None if version is None else self.read(version)
+        return found is None or found.record != record or not found.step.is_open
+
     def draft(self, version: Version, *, kind: Kind, mode: Mode, champion_served: bool) -> TakeOver:
         """Return the record of a promotion that is about to begin; nothing is written."""
         numbers = {

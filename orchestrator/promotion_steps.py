@@ -54,6 +54,10 @@ class Act:
     outage_s: float | None = None
     outage_began_s: float | None = None
     """On this process's monotonic clock; None where it did not begin here."""
+    has_begun: bool = False
+    """Whether its record is written."""
+    is_crowning: bool = False
+    """Whether the alias may have moved."""
 
 
 class Steps:

@@ -18,9 +18,9 @@ from promotion_scene import (
 
 from orchestrator.errors import ConfigError, PromotionError, TransientError
 from orchestrator.fakes.production import FakeProduction
-from orchestrator.ports import ProductionState, Version
+from orchestrator.ports import ProductionState, Served, Version
 from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS, RECORD_TAG, STEP_TAG
-from orchestrator.promotion_steps import Measurement
+from orchestrator.promotion_steps import Measure, Measurement
 
 
 class PrunedRegistry(RecordingRegistry):
@@ -267,3 +267,80 @@ def test_promotion_whose_tags_somebody_removed_is_ended_as_the_remedy_says(step:
     scene.promoter().sync(MODEL)
 
     assert scene.serving() == ({"specpilot-v2"}, {"specpilot-v2": 1.0})
+
+
+def meanwhile(scene: Scene, at: str, do: Callable[[], None]) -> Measure:
+    """Let another process do something once, while the promotion measures or drains."""
+    served, is_done = scene.production.served, list[bool]()
+
+    def once() -> None:
+        if not is_done:
+            is_done.append(True)
+            do()
+
+    def look() -> Mapping[str, Served]:
+        if at == "drain" and scene.step(version(scene, 2)) == "shifted":
+            once()
+        return served()
+
+    def measure(on: Version) -> Measurement:
+        if at == "measure":
+            once()
+        return kept()(on)
+
+    scene.production.served = look  # type: ignore[method-assign]
+    return measure
+
+
+@pytest.mark.parametrize("at", ["measure", "drain"])
+def test_promoter_that_comes_back_after_another_has_ended_its_promotion_touches_nothing(
+    at: str,
+) -> None:
+    """Its claim on the cluster was lost, and it was stopped for a while."""
+    scene, challenger = scene_with_champion()
+    measure = meanwhile(scene, at, lambda: scene.promoter().settle(MODEL))
+
+    with pytest.raises(PromotionError, match="another command has ended it meanwhile"):
+        scene.promote(challenger, measure)
+
+    assert scene.serving() == ({"specpilot-v1"}, {"specpilot-v1": 1.0})
+    assert scene.aliases()[CHAMPION] == 1
+    assert scene.step(challenger) == "failed"
+
+
+@pytest.mark.parametrize("at", ["measure", "drain"])
+def test_promoter_that_comes_back_after_another_version_was_promoted_touches_nothing(
+    at: str,
+) -> None:
+    scene, challenger = scene_with_champion()
+    third = scene.register(5)
+
+    def promote_third() -> None:
+        scene.promote(third)
+
+    measure = meanwhile(scene, at, promote_third)
+
+    with pytest.raises(PromotionError, match="another command has ended it meanwhile"):
+        scene.promote(challenger, measure)
+
+    assert scene.serving() == ({"specpilot-v3"}, {"specpilot-v3": 1.0})
+    assert scene.aliases() == {CHAMPION: 3, CHALLENGER: None, PREVIOUS: 1}
+
+
+def test_promoter_that_comes_back_as_champion_of_the_past_does_not_end_the_next_one() -> None:
+    scene, challenger = scene_with_champion()
+    third = scene.register(5)
+    crown, is_done = scene.registry.set_alias, list[bool]()
+
+    def set_alias(model_name: str, alias: str, number: int) -> None:
+        crown(model_name, alias, number)
+        if (alias, number) == (CHAMPION, challenger.version) and not is_done:
+            is_done.append(True)
+            scene.promote(third)
+
+    scene.registry.set_alias = set_alias  # type: ignore[method-assign]
+
+    scene.promote(challenger)
+
+    assert scene.serving() == ({"specpilot-v3"}, {"specpilot-v3": 1.0})
+    assert scene.aliases() == {CHAMPION: 3, CHALLENGER: None, PREVIOUS: 2}
