@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray import serve
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.exceptions import RayServeException
 
 from orchestrator.core.codec import from_plain
@@ -191,13 +192,30 @@ def serve_details(dashboard_url: str) -> dict[str, Any]:
     """Return the answer of Serve's ``GET /api/serve/applications/``.
 
     Raises:
-        TransientError: It does not answer.
+        TransientError: It does not answer, or not for the controller that runs.
     """
     try:
         details: dict[str, Any] = _client(dashboard_url).get_serve_details()
     except (ConnectionError, RuntimeError, OSError) as error:
         raise TransientError(f"Serve does not answer: {error}") from error
+    # Ray's dashboard tells a controller that it could not look up in time as it tells none: with
+    # no applications. Who declared on that would end those of others.
+    if not details.get("controller_info") and _has_controller():
+        raise TransientError("Serve does not answer: Ray's dashboard does not find its controller")
     return details
+
+
+def _has_controller() -> bool:
+    """Return whether Serve's controller runs or starts again; no where this process has no Ray."""
+    if not ray.is_initialized():
+        return False
+    try:
+        ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+    except ValueError:  # there is no such actor
+        return False
+    except ray.exceptions.RayError:
+        return True  # it is not known, and that is no reason to take it for gone
+    return True
 
 
 def declared_keys(details: Mapping[str, Any], name: str) -> str | None:

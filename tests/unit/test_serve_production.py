@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+import ray
 
 from orchestrator.adapters import serve_production
 from orchestrator.adapters.serve_production import ServeProduction
+from orchestrator.errors import TransientError
 from serve_apps.apps import ROUTER_PROTOCOL
 from serve_apps.router.limits import Limits
 
@@ -25,12 +27,19 @@ class ServeApi:
     def __init__(self) -> None:
         self.port = 8000
         self.applications: dict[str, Any] = {}
+        self.finds_controller = True
 
     def __call__(self, _address: str) -> ServeApi:
         return self
 
     def get_serve_details(self) -> dict[str, Any]:
-        return {"applications": self.applications, "http_options": {"port": self.port}}
+        if not self.finds_controller:  # as Ray's dashboard says it, with status 200
+            return {"controller_info": {}, "proxies": {}, "applications": {}}
+        return {
+            "controller_info": {"node_id": "n1"},
+            "applications": self.applications,
+            "http_options": {"port": self.port},
+        }
 
     def deploy_applications(self, config: Mapping[str, Any]) -> None:
         # As over the wire: what is not JSON would not arrive.
@@ -107,6 +116,43 @@ def test_keys_end_only_where_a_study_says_open(api: ServeApi) -> None:
 def test_first_declaration_without_keys_is_open(api: ServeApi) -> None:
     production().declare({}, {})
     assert "api_keys" not in api.router()
+
+
+def no_actor(*_arguments: object, **_options: object) -> None:
+    raise ValueError("Failed to look up actor")
+
+
+def unknown_actor(*_arguments: object, **_options: object) -> None:
+    raise ray.exceptions.GetTimeoutError("the lookup took too long")
+
+
+@pytest.mark.parametrize("look_up", [lambda *_arguments, **_options: "handle", unknown_actor])
+def test_controller_that_the_dashboard_does_not_find_is_no_empty_cluster(
+    api: ServeApi, monkeypatch: pytest.MonkeyPatch, look_up: Callable[..., object]
+) -> None:
+    """Its answer is then 200 and no applications; a declaration would end those of others."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_actor", look_up)
+    production().declare({"specpilot-v1": SPEC}, {"specpilot-v1": 1.0})
+    declared = dict(api.applications)
+    api.finds_controller = False
+
+    with pytest.raises(TransientError, match="does not find its controller"):
+        production().declare({}, {})
+    with pytest.raises(TransientError, match="does not find its controller"):
+        production().state()
+
+    assert api.applications == declared
+
+
+def test_cluster_without_serve_has_no_applications(
+    api: ServeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_actor", no_actor)
+    api.finds_controller = False
+
+    assert production().state().engines == {}
 
 
 class _Route(BaseHTTPRequestHandler):
