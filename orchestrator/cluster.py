@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.adapters.node_leftovers import end_dead_boots
 from orchestrator.adapters.node_tasks import on_every_node
@@ -222,7 +223,11 @@ def claimed() -> Iterator[None]:
         ConfigError: Another study or promotion holds it.
     """
     try:
-        claim: Any = ray.remote(_Claim).options(name=CLAIM, namespace=CLAIM, num_cpus=0).remote()
+        # It lasts as long as this process, whose node is its own: where the process that keeps the
+        # name is killed, another one keeps it.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
+        claim: Any = ray.remote(_Claim).options(name=CLAIM, namespace=CLAIM, **options).remote()
         ray.get(claim.__ray_ready__.remote())
     except ValueError as error:
         raise ConfigError(

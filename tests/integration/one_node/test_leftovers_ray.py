@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import ray
 
 from one_node.conftest import OneNode
 from one_node.trials import BASELINE, STUDY, deploy, engine_of, reaper_on, spec
+from orchestrator.errors import ConfigError
 from serve_apps.engine import procfs, record
 from serve_apps.engine.spec import (
     BOOT_ID_VARIABLE,
@@ -144,3 +146,32 @@ def test_clean_leaves_a_study_under_way_alone_and_removes_it_when_it_is_dead(
     assert "trial-dying" not in serve.status().applications
     assert "trial-lost" not in leases()
     assert orphan.wait(5) < 0
+
+
+def claim_pid() -> int | None:
+    """Return the process of this test's Ray that keeps the claim's name, if there is one."""
+    for pid in procfs.pids():
+        title = procfs.command_line(pid)
+        if title.startswith("ray::_Claim") and os.getpid() in procfs.ancestors(pid):
+            return pid
+    return None
+
+
+def test_claim_outlives_the_process_that_keeps_its_name(state: Path) -> None:
+    """A SIGKILL of it, by the kernel for want of memory, let a second study sweep the first's."""
+    with cluster.claimed():
+        first = claim_pid()
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while claim_pid() in (None, first):
+            assert cluster.is_claimed()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+        with pytest.raises(ConfigError, match="another study or promotion is under way"):
+            cluster.claimed().__enter__()
+
+    assert not cluster.is_claimed()
+    with cluster.claimed():
+        pass
