@@ -21,6 +21,7 @@ from orchestrator.core.takeover import Kind
 from orchestrator.core.types import Arm, Block, Boot, Cell
 from orchestrator.errors import ConfigError, PromotionError
 from orchestrator.events import Printer
+from orchestrator.incumbent import require_compared
 from orchestrator.measurement import BlockOrder, Instruments, measure_block
 from orchestrator.ports import LoadRequest, Production, Registry, Version
 from orchestrator.premises_check import gate
@@ -28,7 +29,7 @@ from orchestrator.prepare import Prepared
 from orchestrator.production_stage import PromotionSettings, app_name
 from orchestrator.promote import Promoter
 from orchestrator.promotion_course import Course
-from orchestrator.promotion_record import BOOT_TIME_TAG, CELLS_TAG, Found
+from orchestrator.promotion_record import BOOT_TIME_TAG, CELLS_TAG, CHAMPION, Found
 from orchestrator.promotion_report import format_decision, promise_line
 from orchestrator.promotion_steps import Measurement
 from orchestrator.version_tags import read_tag, record_of
@@ -157,13 +158,15 @@ class Delivery:
         return self._promoter().serves(version)
 
     def _admit(self, version: Version) -> None:
-        """Refuse a version that promises nothing, or whose evidence no longer holds.
+        """Refuse a version that promises nothing, or whose evidence says nothing of today.
 
         Raises:
             ConfigError: So it is, or that cannot be told here.
         """
         admit(version)
         require_standing(version, gate(version, self.prepared))
+        champion = self.registry.by_alias(version.model_name, CHAMPION)
+        require_compared(version, champion, self.prepared.config)
 
     def _may_stop(self, *, allow_outage: bool) -> bool:
         return allow_outage or self.prepared.config.policy.allow_outage

@@ -14,6 +14,9 @@ from orchestrator.version_tags import json_of, read_tag, record_of
 
 ARM_TAG = "specpilot.arm"
 PREMISES_TAG = "specpilot.premises"
+BESIDE_TAG = "specpilot.judged_beside"
+"""Number of the champion that a version was compared with, or ``NOBODY``."""
+NOBODY = "none"
 REMEDY = "put back what its study's run has, or promote another version"
 
 
@@ -96,3 +99,31 @@ def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...
     if incumbent is None or incumbent in arms:
         return tuple(arms)
     return (*arms, incumbent)
+
+
+def beside_tag(champion: Version | None) -> dict[str, str]:
+    """Return what a version is registered with that was compared with this champion."""
+    return {BESIDE_TAG: NOBODY if champion is None else str(champion.version)}
+
+
+def require_compared(version: Version, champion: Version | None, config: StudyConfig) -> None:
+    """See that a version was compared with what it would replace.
+
+    Its gates say nothing of a champion that came after its study. A version that does not say what
+    it was compared with was not registered by a study.
+
+    Raises:
+        ConfigError: It was compared with another one, and the policy does not allow to replace
+            the champion uncompared.
+    """
+    beside = version.tags.get(BESIDE_TAG)
+    if champion is None or champion.version == version.version or beside is None:
+        return
+    if beside == str(champion.version) or config.policy.replace_incomparable_champion:
+        return
+    whom = "no champion" if beside == NOBODY else f"version {beside}"
+    raise ConfigError(
+        f"version {version.version} of '{version.model_name}'",
+        f"its study compared it with {whom}, and version {champion.version} serves",
+        "study again, or set policy.replace_incomparable_champion=true",
+    )

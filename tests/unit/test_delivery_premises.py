@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError, PromotionError
 from orchestrator.events import Printer
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.fakes.world import FakeClock
-from orchestrator.incumbent import ARM_TAG, PREMISES_TAG
+from orchestrator.incumbent import ARM_TAG, BESIDE_TAG, PREMISES_TAG
 from orchestrator.ports import Version
 from orchestrator.prepare import premises, prepare
 from orchestrator.promotion_record import CHALLENGER, CHAMPION, RECORD_TAG, STEP_TAG
@@ -52,7 +52,9 @@ def inputs(target_folder: Path, draft_folder: Path, workload_file: Path) -> list
     ]
 
 
-def register(scene: Scene, config: StudyConfig, *, has_premises: bool = True) -> Version:
+def register(
+    scene: Scene, config: StudyConfig, *, has_premises: bool = True, beside: str | None = None
+) -> Version:
     """Register a version as a study of this configuration does."""
     held = premises(prepare(config, models_must_exist=True))
     boots = make_boots(ARM, [0.030, 0.031, 0.029], cells=config.cells())
@@ -60,6 +62,8 @@ def register(scene: Scene, config: StudyConfig, *, has_premises: bool = True) ->
     if has_premises:
         tags[ARM_TAG] = json.dumps(to_plain(ARM))
         tags[PREMISES_TAG] = json.dumps(held.to_dict())
+    if beside is not None:
+        tags[BESIDE_TAG] = beside
     spec = engine_spec(config, ARM, "specpilot").to_dict()
     return scene.registry.create_version(MODEL, "run", spec, tags)
 
@@ -159,3 +163,56 @@ def test_promotion_of_what_still_stands_begins(inputs: list[str]) -> None:
         tools(scene, inputs).promote(version)
 
     assert scene.registry.steps == ["challenger", "failed"]
+
+
+def scene_with_champion(config: StudyConfig) -> Scene:
+    """Version 1 serves as champion; nothing else starts."""
+    scene = Scene(production=FakeProduction(fails=lambda app: app != "specpilot-v1"))
+    first = register(scene, config)
+    scene.production.declare({"specpilot-v1": first.config}, {"specpilot-v1": 1.0})
+    scene.production.state()
+    scene.registry.set_alias(MODEL, CHAMPION, 1)
+    scene.production.declarations.clear()
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("beside", "whom"), [("none", "no champion"), ("7", "version 7"), ("-1", "version -1")]
+)
+def test_version_that_was_compared_with_another_champion_is_refused(
+    inputs: list[str], beside: str, whom: str
+) -> None:
+    """It may be slower than the one that serves, whatever its gates say of the one before."""
+    config = load_config(DEMO, inputs)
+    scene = scene_with_champion(config)
+    version = register(scene, config, beside=beside)
+
+    with pytest.raises(ConfigError, match=f"compared it with {whom}, and version 1 serves"):
+        tools(scene, inputs).promote(version)
+
+    assert scene.production.declarations == []
+    assert scene.registry.steps == []
+
+
+@pytest.mark.parametrize(
+    ("beside", "override"),
+    [("1", "seed=1"), (None, "seed=1"), ("7", "policy.replace_incomparable_champion=true")],
+)
+def test_version_that_was_compared_with_the_champion_or_need_not_be_begins(
+    inputs: list[str], beside: str | None, override: str
+) -> None:
+    config = load_config(DEMO, inputs)
+    scene = scene_with_champion(config)
+    version = register(scene, config, beside=beside)
+
+    with pytest.raises(PromotionError, match="specpilot-v2 did not start"):
+        tools(scene, inputs, override).promote(version)
+
+
+def test_rollback_asks_nobody_what_a_version_was_compared_with(inputs: list[str]) -> None:
+    config = load_config(DEMO, inputs)
+    scene = scene_with_champion(config)
+    version = register(scene, config, beside="7")
+
+    with pytest.raises(PromotionError, match="specpilot-v2 did not start"):
+        tools(scene, inputs).promote(version, kind="rollback")

@@ -117,8 +117,8 @@ ALLOWED: dict[str, set[str]] = {
         "version",
     },
     "delivery": {
-        *("adapters", "cluster", "compose", "config", "core", "errors", "events", "measurement"),
-        *("ports", "premises_check", "prepare", "production_stage", "promote"),
+        *("adapters", "cluster", "compose", "config", "core", "errors", "events", "incumbent"),
+        *("measurement", "ports", "premises_check", "prepare", "production_stage", "promote"),
         *("promotion_course", "promotion_record", "promotion_report", "promotion_steps"),
         *("serve_apps", "version_tags"),
     },
