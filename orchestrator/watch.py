@@ -229,7 +229,7 @@ class Watcher:
         if stale is None:
             return
         for key in [key for key in self._open if key not in (*DRIFT_KINDS, *stale)]:
-            self._close(key, "it holds again")
+            self._close(key, "it is no longer so")
         for sentence in stale:
             self._found(sentence, "premise", sentence)
 

@@ -181,8 +181,21 @@ def test_changed_premise_is_a_finding_until_it_holds_again(scene: Scene) -> None
     scene.minutes(1)
 
     (finding,) = scene.findings.kept.values()
-    assert finding.closed_because == "it holds again"
+    assert finding.closed_because == "it is no longer so"
     assert list(scene.findings.kept) == [(MODEL, finding.finding_id)]
+
+
+def test_premise_that_changes_once_more_is_another_finding(scene: Scene) -> None:
+    """The first one is over, and not because the premise holds again."""
+    scene.change_premise("e")
+    scene.minutes(1)
+    scene.change_premise("f")
+    scene.minutes(1)
+
+    first, second = scene.findings.kept.values()
+    assert first.closed_because == "it is no longer so"
+    assert second.sentence == "the draft model's digest was d and is f"
+    assert second.closed_utc_s is None
 
 
 def test_another_version_begins_anew(scene: Scene) -> None:

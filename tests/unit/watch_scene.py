@@ -122,5 +122,5 @@ class Scene:
             self.minutes(4, every=4)
         raise AssertionError(f"{kind} is not {'open' if is_open else 'closed'} by {most} minutes")
 
-    def change_premise(self) -> None:
-        self.premises = {BUILD: replace(PREMISES, draft_digest="e")}
+    def change_premise(self, digest: str = "e") -> None:
+        self.premises = {BUILD: replace(PREMISES, draft_digest=digest)}
