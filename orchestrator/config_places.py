@@ -159,8 +159,8 @@ class PolicyConfig:
     """Relative difference of acceptance or step time beyond the verdict's interval, 0 to 1, that is
     no drift yet."""
     replace_incomparable_champion: bool = False
-    """Whether a champion on other premises (engine build, arguments, models) may be replaced
-    although no arm of the study can be compared with it."""
+    """Whether a champion may be replaced that a version was not compared with: one on other
+    premises (engine build, arguments, models), or one that came after its study."""
     cell_tolerance: float = 0.05
     """Largest relative loss of one cell that its interval may not exclude."""
     min_kv_cache_tokens: int | None = None
