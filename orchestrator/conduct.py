@@ -36,9 +36,9 @@ from orchestrator.events import Pace, Printer
 from orchestrator.incumbent import (
     ARM_TAG,
     PREMISES_TAG,
-    beside_tag,
     comparable_champion,
     incumbent_arm,
+    incumbent_tag,
     with_incumbent,
 )
 from orchestrator.journal import Journal, StudyState
@@ -268,7 +268,7 @@ class Conduct:
             PREMISES_TAG: json.dumps(self.premises[winner.engine_build].to_dict()),
             **{GATE_PREFIX + gate.name: _gate_text(gate.passed) for gate in verdict.gates},
             **{GATE_REASON_PREFIX + gate.name: gate.reason[:4000] for gate in verdict.gates},
-            **beside_tag(self.champion),
+            **incumbent_tag(self.champion),
             **promise_tags(config, winner, boots),
         }
         return self.registry.create_version(name, run_id, spec.to_dict(), tags)

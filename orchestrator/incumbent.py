@@ -10,13 +10,13 @@ from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Registry, Version
 from orchestrator.promotion_record import CHAMPION
-from orchestrator.version_tags import json_of, read_tag, record_of
+from orchestrator.version_tags import json_of, read_tag, record_of, version_number_of
 
 ARM_TAG = "specpilot.arm"
 PREMISES_TAG = "specpilot.premises"
-BESIDE_TAG = "specpilot.judged_beside"
-"""Number of the champion that a version was compared with, or ``NOBODY``."""
-NOBODY = "none"
+INCUMBENT_TAG = "specpilot.incumbent"
+"""Number of the champion that a version's study compared it with, or ``NO_INCUMBENT``."""
+NO_INCUMBENT = "none"
 REMEDY = "put back what its study's run has, or promote another version"
 
 
@@ -101,9 +101,9 @@ def with_incumbent(arms: Sequence[Arm], incumbent: Arm | None) -> tuple[Arm, ...
     return (*arms, incumbent)
 
 
-def beside_tag(champion: Version | None) -> dict[str, str]:
-    """Return what a version is registered with that was compared with this champion."""
-    return {BESIDE_TAG: NOBODY if champion is None else str(champion.version)}
+def incumbent_tag(champion: Version | None) -> dict[str, str]:
+    """Return the tag that tells later promotions what a new version was compared with."""
+    return {INCUMBENT_TAG: NO_INCUMBENT if champion is None else str(champion.version)}
 
 
 def require_compared(version: Version, champion: Version | None, config: StudyConfig) -> None:
@@ -114,16 +114,23 @@ def require_compared(version: Version, champion: Version | None, config: StudyCo
 
     Raises:
         ConfigError: It was compared with another one, and the policy does not allow to replace
-            the champion uncompared.
+            the champion uncompared; or its tag was written by somebody else.
     """
-    beside = version.tags.get(BESIDE_TAG)
-    if champion is None or champion.version == version.version or beside is None:
+    if champion is None or champion.version == version.version:
         return
-    if beside == str(champion.version) or config.policy.replace_incomparable_champion:
+    if INCUMBENT_TAG not in version.tags or config.policy.replace_incomparable_champion:
         return
-    whom = "no champion" if beside == NOBODY else f"version {beside}"
+    noun = f"number of a version and not {NO_INCUMBENT}"
+    incumbent = read_tag(version, INCUMBENT_TAG, _incumbent_number, noun=noun, remedy=REMEDY)
+    if incumbent == champion.version:
+        return
+    whom = "no champion" if incumbent is None else f"version {incumbent}"
     raise ConfigError(
         f"version {version.version} of '{version.model_name}'",
         f"its study compared it with {whom}, and version {champion.version} serves",
         "study again, or set policy.replace_incomparable_champion=true",
     )
+
+
+def _incumbent_number(text: str) -> int | None:
+    return None if text == NO_INCUMBENT else version_number_of(text)

@@ -232,7 +232,12 @@ class Promoter:
         except BaseException as error:  # noqa: BLE001  whatever ends it, an interrupt too
             self._fall_back(act, error)
         try:
-            if not self._is_taken(act):
+            if self._is_taken(act):
+                self._emit(
+                    f"version {act.version.version} became the champion, and another command has "
+                    "gone on since: `status` says what serves"
+                )
+            else:
                 self._steps.crowned(act)
         except OrchestratorError as error:
             number = act.version.version

@@ -27,7 +27,7 @@ from orchestrator.core.codec import to_plain
 from orchestrator.core.promise import Expected, Promise
 from orchestrator.core.types import Arm
 from orchestrator.delivery import EVIDENCE_TAG, heaviest
-from orchestrator.incumbent import ARM_TAG, PREMISES_TAG, beside_tag
+from orchestrator.incumbent import ARM_TAG, PREMISES_TAG, incumbent_tag
 from orchestrator.ports import Version
 from orchestrator.prepare import premises, prepare
 from orchestrator.production_stage import app_name
@@ -120,7 +120,7 @@ class Site:
                 EVIDENCE_TAG: json.dumps(to_plain(promise)),
                 ARM_TAG: json.dumps(to_plain(arm)),
                 PREMISES_TAG: json.dumps(held.to_dict()),
-                **beside_tag(self.registry.by_alias(self.model, CHAMPION)),
+                **incumbent_tag(self.registry.by_alias(self.model, CHAMPION)),
                 f"{GATE_PREFIX}better": "passed",
                 f"{GATE_REASON_PREFIX}better": "by hand",
                 BOOT_TIME_TAG: "2.0",

@@ -156,8 +156,8 @@ class MlflowRegistry:
         """Return where an artifact of the version's run was put.
 
         Raises:
-            ConfigError: It was deleted, or its run was. That is no version less: what serves by it
-                must not be taken for nothing.
+            ConfigError: It was deleted, or its run was. The version is there all the same: who
+                took it for none would end the engine that serves it.
         """
         try:
             return Path(self._client.download_artifacts(run_id, name, folder)).resolve()
@@ -167,7 +167,7 @@ class MlflowRegistry:
             raise ConfigError(
                 f"version {found.version} of '{found.name}'",
                 f"its config.json is gone from the artifacts of run {run_id}",
-                "put the file back there, or remove the version",
+                "put the file back there, or remove the version if it is not the champion",
             ) from error
 
 

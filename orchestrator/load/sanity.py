@@ -60,7 +60,7 @@ class Garbage(StrEnum):
 
     EMPTY = "empty"
     REPETITION = "repetition"
-    """One symbol, a short loop, or longer runs of words again and again."""
+    """One symbol, a short loop, the same few words, or longer runs of words again and again."""
     CONTROL = "control characters"
     """A NUL, or many control characters or bytes that are no text."""
     CUT_CHARACTER = "cut character"

@@ -393,7 +393,8 @@ def test_version_whose_configuration_was_deleted_is_not_taken_for_none(
             read()
         assert str(caught.value) == (
             f"version 1 of '{store.model}': its config.json is gone from the artifacts of run "
-            f"{run}; put the file back there, or remove the version"
+            f"{run}; put the file back there, or remove the version if it is "
+            "not the champion"
         )
 
 

@@ -131,7 +131,7 @@ def assert_promoted(cluster: LocalCluster) -> str:
     champion = client.get_model_version_by_alias(MODEL, "champion")
     assert champion.tags["specpilot.step_time"] == "modelled"
     assert champion.tags["specpilot.gate.lossless"] == "passed"
-    assert champion.tags["specpilot.judged_beside"] == "none"
+    assert champion.tags["specpilot.incumbent"] == "none"
     text, version = complete(cluster)
     assert text
     assert version == f"specpilot-v{champion.version}"

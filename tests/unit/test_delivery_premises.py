@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError, PromotionError
 from orchestrator.events import Printer
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.fakes.world import FakeClock
-from orchestrator.incumbent import ARM_TAG, BESIDE_TAG, PREMISES_TAG
+from orchestrator.incumbent import ARM_TAG, INCUMBENT_TAG, PREMISES_TAG
 from orchestrator.ports import Version
 from orchestrator.prepare import premises, prepare
 from orchestrator.promotion_record import CHALLENGER, CHAMPION, RECORD_TAG, STEP_TAG
@@ -53,7 +53,7 @@ def inputs(target_folder: Path, draft_folder: Path, workload_file: Path) -> list
 
 
 def register(
-    scene: Scene, config: StudyConfig, *, has_premises: bool = True, beside: str | None = None
+    scene: Scene, config: StudyConfig, *, has_premises: bool = True, incumbent: str | None = None
 ) -> Version:
     """Register a version as a study of this configuration does."""
     held = premises(prepare(config, models_must_exist=True))
@@ -62,8 +62,8 @@ def register(
     if has_premises:
         tags[ARM_TAG] = json.dumps(to_plain(ARM))
         tags[PREMISES_TAG] = json.dumps(held.to_dict())
-    if beside is not None:
-        tags[BESIDE_TAG] = beside
+    if incumbent is not None:
+        tags[INCUMBENT_TAG] = incumbent
     spec = engine_spec(config, ARM, "specpilot").to_dict()
     return scene.registry.create_version(MODEL, "run", spec, tags)
 
@@ -176,16 +176,14 @@ def scene_with_champion(config: StudyConfig) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize(
-    ("beside", "whom"), [("none", "no champion"), ("7", "version 7"), ("-1", "version -1")]
-)
+@pytest.mark.parametrize(("incumbent", "whom"), [("none", "no champion"), ("7", "version 7")])
 def test_version_that_was_compared_with_another_champion_is_refused(
-    inputs: list[str], beside: str, whom: str
+    inputs: list[str], incumbent: str, whom: str
 ) -> None:
     """It may be slower than the one that serves, whatever its gates say of the one before."""
     config = load_config(DEMO, inputs)
     scene = scene_with_champion(config)
-    version = register(scene, config, beside=beside)
+    version = register(scene, config, incumbent=incumbent)
 
     with pytest.raises(ConfigError, match=f"compared it with {whom}, and version 1 serves"):
         tools(scene, inputs).promote(version)
@@ -195,15 +193,15 @@ def test_version_that_was_compared_with_another_champion_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("beside", "override"),
+    ("incumbent", "override"),
     [("1", "seed=1"), (None, "seed=1"), ("7", "policy.replace_incomparable_champion=true")],
 )
 def test_version_that_was_compared_with_the_champion_or_need_not_be_begins(
-    inputs: list[str], beside: str | None, override: str
+    inputs: list[str], incumbent: str | None, override: str
 ) -> None:
     config = load_config(DEMO, inputs)
     scene = scene_with_champion(config)
-    version = register(scene, config, beside=beside)
+    version = register(scene, config, incumbent=incumbent)
 
     with pytest.raises(PromotionError, match="specpilot-v2 did not start"):
         tools(scene, inputs, override).promote(version)
@@ -212,7 +210,23 @@ def test_version_that_was_compared_with_the_champion_or_need_not_be_begins(
 def test_rollback_asks_nobody_what_a_version_was_compared_with(inputs: list[str]) -> None:
     config = load_config(DEMO, inputs)
     scene = scene_with_champion(config)
-    version = register(scene, config, beside="7")
+    version = register(scene, config, incumbent="7")
 
     with pytest.raises(PromotionError, match="specpilot-v2 did not start"):
         tools(scene, inputs).promote(version, kind="rollback")
+
+
+@pytest.mark.parametrize("text", ["-1", "", "None", "1 or 2"])
+def test_garbled_word_of_what_a_version_was_compared_with_is_told_as_that(
+    inputs: list[str], text: str
+) -> None:
+    config = load_config(DEMO, inputs)
+    scene = scene_with_champion(config)
+    version = register(scene, config, incumbent=text)
+
+    with pytest.raises(
+        ConfigError, match=r"specpilot\.incumbent is no number of a version"
+    ):
+        tools(scene, inputs).promote(version)
+
+    assert scene.production.declarations == []

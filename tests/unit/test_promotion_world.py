@@ -342,5 +342,6 @@ def test_promoter_that_comes_back_as_champion_of_the_past_does_not_end_the_next_
 
     scene.promote(challenger)
 
+    assert any("another command has gone on since" in text for text in scene.said)
     assert scene.serving() == ({"specpilot-v3"}, {"specpilot-v3": 1.0})
     assert scene.aliases() == {CHAMPION: 3, CHALLENGER: None, PREVIOUS: 2}
