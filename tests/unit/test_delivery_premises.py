@@ -224,9 +224,7 @@ def test_garbled_word_of_what_a_version_was_compared_with_is_told_as_that(
     scene = scene_with_champion(config)
     version = register(scene, config, incumbent=text)
 
-    with pytest.raises(
-        ConfigError, match=r"specpilot\.incumbent is no number of a version"
-    ):
+    with pytest.raises(ConfigError, match=r"specpilot\.incumbent is no number of a version"):
         tools(scene, inputs).promote(version)
 
     assert scene.production.declarations == []
