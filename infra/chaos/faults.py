@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from infra.chaos.disk import SmallDisk
+from infra.chaos.memory import MemoryGroup
 from infra.chaos.namespace import Namespace
 from infra.chaos.site import Site, send
 from infra.local.processes import StartError
@@ -39,10 +41,18 @@ class Kind(StrEnum):
     MLFLOW_STOPPED = "MLflow stopped (SIGSTOP)"
     REAPER = "reaper killed"
     CONTROLLER = "Serve's controller killed"
+    HEAD = "Ray's control store killed"
+    DISK = "disk full"
+    MEMORY = "engine killed by the kernel for memory"
 
 
-NODE_IS_AWAY = frozenset({Kind.RAYLET, Kind.NETWORK})
+ASKED = frozenset({Kind.HEAD, Kind.DISK, Kind.MEMORY})
+"""Only where asked for: production does not survive the first, and the others need a place made
+for them. So what a seed draws of the others stays the same."""
+NODE_IS_AWAY = frozenset({Kind.RAYLET, Kind.NETWORK, Kind.HEAD})
 """Faults for whose length the study's node is not started again."""
+DRIVER_SEES = frozenset({Kind.HEAD})
+"""Faults that last until the study's driver has ended by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +82,35 @@ def draw(rng: random.Random, kinds: Sequence[Kind], *, length_s: float) -> list[
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the site stands on, where it is its own and can be taken away."""
+
+    network: Namespace | None = None
+    """Of the study's node."""
+    memory: MemoryGroup | None = None
+    """Of the study's node."""
+    disk: SmallDisk | None = None
+    """With the state folder: the studies' states, the logs, MLflow."""
+
+    @property
+    def prefix(self) -> Sequence[str]:
+        """Words before the command of the study's node."""
+        parts = (self.memory, self.network)
+        return [word for part in parts if part is not None for word in part.prefix]
+
+
 class Striker:
     """Does faults to the processes of one site.
 
     Args:
         site: Of the study.
-        namespace: Network of the study's node, where it has one of its own.
+        ground: That it stands on.
     """
 
-    def __init__(self, site: Site, namespace: Namespace | None) -> None:
+    def __init__(self, site: Site, ground: Ground) -> None:
         self._site = site
-        self._namespace = namespace
+        self._ground = ground
         self._strikes: Mapping[Kind, Callable[[int], bool]] = {
             Kind.DRIVER: lambda driver: send([driver], signal.SIGKILL),
             Kind.INTERRUPT: lambda driver: send([driver], signal.SIGINT),
@@ -97,8 +125,13 @@ class Striker:
             Kind.MLFLOW_STOPPED: lambda _: send(self._mlflow(), signal.SIGSTOP),
             Kind.REAPER: lambda _: send(site.titled("ray::Reaper"), signal.SIGKILL),
             Kind.CONTROLLER: lambda _: send(site.titled("ray::ServeController"), signal.SIGKILL),
+            Kind.HEAD: lambda _: send(self._control_store(), signal.SIGKILL),
+            Kind.DISK: lambda _: self._fill(),
+            Kind.MEMORY: lambda _: self._press(),
         }
         self._mends: Mapping[Kind, Callable[[], None]] = {
+            Kind.HEAD: self._restart_ray,
+            Kind.DISK: self._free,
             Kind.RAYLET: self._clear_node,
             Kind.NETWORK: self._connect,
             Kind.MLFLOW: site.cluster.start_mlflow,
@@ -107,9 +140,11 @@ class Striker:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What can be done here."""
+        """What can be done here and is done unasked."""
         return tuple(
-            kind for kind in Kind if kind is not Kind.NETWORK or self._namespace is not None
+            kind
+            for kind in Kind
+            if kind not in ASKED and (kind is not Kind.NETWORK or self._ground.network is not None)
         )
 
     def strike(self, kind: Kind, driver: subprocess.Popen[str]) -> bool:
@@ -179,13 +214,38 @@ class Striker:
         return self._site.cluster.server(f"ray-{STUDY_NODE + 1}").process
 
     def _cut(self) -> bool:
-        assert self._namespace is not None
-        self._namespace.cut()
+        assert self._ground.network is not None
+        self._ground.network.cut()
         return True
 
     def _connect(self) -> None:
-        assert self._namespace is not None
-        self._namespace.connect()
+        assert self._ground.network is not None
+        self._ground.network.connect()
+
+    def _fill(self) -> bool:
+        assert self._ground.disk is not None
+        self._ground.disk.fill()
+        return True
+
+    def _free(self) -> None:
+        assert self._ground.disk is not None
+        self._ground.disk.free()
+
+    def _press(self) -> bool:
+        assert self._ground.memory is not None
+        engines = self._site.trial_engines()
+        return bool(engines) and self._ground.memory.press(engines)
+
+    def _control_store(self) -> list[int]:
+        return [*self._site.processes(lambda line: "gcs/gcs_server" in line)]
+
+    def _restart_ray(self) -> None:
+        """Bring Ray back without its memory, and production with it, as operations.md says."""
+        self._site.cluster.restart_ray()
+        self.start_node()
+        status, said = self._site.command("sync")
+        if status != 0:
+            raise StartError(f"'sync' does not bring production back:\n{said}")
 
 
 def _resume(pids: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from infra.chaos.site import Site, environment
-from orchestrator.adapters.mlflow_names import PARENT_TAG, TRIAL_TAG
+from orchestrator.adapters.mlflow_names import FAILURE_TAG, PARENT_TAG, TRIAL_TAG
 from orchestrator.adapters.mlflow_tracker import MlflowTracker
 from orchestrator.adapters.serve_engine import TRIAL_PREFIX
 from orchestrator.adapters.serve_reaper import LEASE_S, LOOK_S
@@ -42,6 +42,8 @@ class Findings:
     """What is left of the study's trials."""
     wrong: Sequence[str] = ()
     """Everything else, in words."""
+    failures: Sequence[str] = ()
+    """Kinds of the boots that failed, as MLflow has them."""
 
 
 def look(site: Site, study_id: str, said: Sequence[str]) -> Findings:
@@ -70,12 +72,19 @@ def look(site: Site, study_id: str, said: Sequence[str]) -> Findings:
     if study.info.status != "FINISHED":
         wrong.append(f"its run is {study.info.status}")
     boots = _boots(state)
-    wrong += _uncounted(boots, _children(client, study))
+    runs = _children(client, study)
+    wrong += _uncounted(boots, runs)
     num_told = len(_DONE.findall("".join(said)))
     num_kept = sum(boot["status"] == "ok" for boot in boots)
     if num_told > num_kept:
         wrong.append(f"{num_told} boots were told to be done and {num_kept} are kept")
-    return Findings(lost=blocks.lost, double=blocks.double, orphans=orphans, wrong=wrong)
+    return Findings(
+        lost=blocks.lost,
+        double=blocks.double,
+        orphans=orphans,
+        wrong=wrong,
+        failures=sorted(run.data.tags[FAILURE_TAG] for run in runs if FAILURE_TAG in run.data.tags),
+    )
 
 
 def _boots(state: StudyState) -> list[dict[str, Any]]:

@@ -57,7 +57,8 @@ class Namespace:
     @property
     def prefix(self) -> Sequence[str]:
         """Words before a command that is to run in it."""
-        return "ip", "netns", "exec", self.name
+        # 'ip netns exec' would hide the control groups behind a /sys of its own.
+        return "nsenter", f"--net=/run/netns/{self.name}"
 
     @property
     def _outside(self) -> str:

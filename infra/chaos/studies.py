@@ -12,11 +12,14 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from subprocess import CalledProcessError
 
-from infra.chaos.faults import STUDY_NODE, Kind, Striker, draw
+from infra.chaos.disk import SmallDisk
+from infra.chaos.faults import ASKED, STUDY_NODE, Ground, Kind, Striker, draw
+from infra.chaos.memory import MemoryGroup
 from infra.chaos.namespace import Namespace
 from infra.chaos.promotion import STAND_IN
 from infra.chaos.site import Site
@@ -60,8 +63,8 @@ def main() -> int:
     seeds = [seed for seed in range(args.first, args.first + args.studies) if seed not in done]
     left: list[str] = []
     if seeds:
-        with ended_like_ctrl_c(in_background=True), _namespace() as namespace:
-            left = _run(seeds, args, namespace, results)
+        with ended_like_ctrl_c(in_background=True), _ground(args) as ground:
+            left = _run(seeds, args, ground, results)
     records = read(results)
     print("\n".join(table(records, left)))
     return 0 if all(record.is_right for record in records) and not left else 1
@@ -81,15 +84,15 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(
-    seeds: Sequence[int], args: argparse.Namespace, namespace: Namespace | None, results: Path
+    seeds: Sequence[int], args: argparse.Namespace, ground: Ground, results: Path
 ) -> list[str]:
     """Run the studies of some seeds; return the processes that could not be ended."""
     cluster = LocalCluster(
         state_dir=args.state_dir.resolve(),
         ports=Ports(),
         num_nodes=1,
-        addresses=NODE_ADDRESSES if namespace is None else namespace.addresses,
-        prefixes={} if namespace is None else {STUDY_NODE: namespace.prefix},
+        addresses=NODE_ADDRESSES if ground.network is None else ground.network.addresses,
+        prefixes={STUDY_NODE: ground.prefix} if ground.prefix else {},
     )
     try:
         cluster.start()
@@ -99,7 +102,7 @@ def _run(
         settings += local_settings(cluster, load_config(STUDY, settings))
         site = Site(cluster=cluster, study=STUDY, settings=settings)
         _serve(site)
-        striker = Striker(site, namespace)
+        striker = Striker(site, ground)
         striker.start_node()
         kinds = [Kind[name] for name in args.kind] or striker.kinds
         for seed in seeds:
@@ -125,18 +128,27 @@ def _serve(site: Site) -> None:
 
 
 @contextmanager
-def _namespace() -> Iterator[Namespace | None]:
-    """Yield a network for the study's node, or None where this user may make none."""
-    if not Namespace.is_possible():
+def _ground(args: argparse.Namespace) -> Iterator[Ground]:
+    """Yield what can be taken away from the site; a disk and memory only where asked for.
+
+    Raises:
+        SystemExit: What was asked for cannot be made.
+    """
+    asked = {Kind[name] for name in args.kind}
+    network = Namespace() if Namespace.is_possible() else None
+    if network is None:
         print("no network of its own for the study's node (it needs root and ip): it is not cut")
-        yield None
-        return
-    made = Namespace()
-    made.make()
-    try:
-        yield made
-    finally:
-        made.remove()
+    memory = MemoryGroup() if Kind.MEMORY in asked else None
+    disk = SmallDisk(args.state_dir.resolve()) if Kind.DISK in asked else None
+    parts = [part for part in (network, memory, disk) if part is not None]
+    with ExitStack() as made:
+        for part in parts:
+            made.callback(part.remove)
+            try:
+                part.make()
+            except (OSError, CalledProcessError) as error:
+                raise SystemExit(f"what is to be taken away cannot be made: {error}") from error
+        yield Ground(network=network, memory=memory, disk=disk)
 
 
 def read(results: Path) -> list[StudyRecord]:
@@ -165,12 +177,13 @@ def table(records: Sequence[StudyRecord], left: Sequence[str]) -> list[str]:
         "studies": len(records),
         "drivers started": sum(len(record.starts) for record in records),
         "faults": kills.total(),
-        **{f"  {kind}": kills[kind] for kind in Kind},
+        **{f"  {kind}": kills[kind] for kind in Kind if kind not in ASKED or kills[kind]},
         "lost blocks": sum(record.lost_blocks for record in records),
         "double blocks": sum(record.double_blocks for record in records),
         "orphans": sum(len(record.orphans) for record in records) + len(left),
         "production requests answered": sum(record.answered for record in records),
         "production requests failed": sum(record.failed for record in records),
+        "  while it had no head": sum(record.failed_headless for record in records),
         "studies with something else wrong": sum(bool(record.wrong) for record in records),
     }
     return [f"{name:<36}{number:>8,}" for name, number in counts.items()]

@@ -7,12 +7,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from infra.chaos.clients import Clients
-from infra.chaos.faults import NODE_IS_AWAY, Fault, Kind, Striker
+from infra.chaos.clients import Clients, Tally
+from infra.chaos.faults import DRIVER_SEES, NODE_IS_AWAY, Fault, Kind, Striker
 from infra.chaos.invariants import Findings, look
 from infra.chaos.site import Site
+from orchestrator.core.failures import FailureKind
 
 LIMIT_S = 900.0
 """Longest time for one study with all that happens to it: it hangs after that."""
@@ -49,6 +51,10 @@ class StudyRecord:
     wrong: Sequence[str]
     """What else is not as it must be, in words."""
     seconds: float
+    failed_headless: int = 0
+    """Requests that went wrong while production had lost its only head; not among ``failed``."""
+    failures: Sequence[str] = ()
+    """Kinds of the boots that failed, as MLflow has them."""
     said: str = ""
     """The end of what the drivers said, where something is wrong."""
 
@@ -102,12 +108,16 @@ class StudyRun:
     said: list[str] = field(default_factory=list)
     study_id: str | None = None
     begun_s: float = field(default_factory=time.monotonic)
+    tally: Tally = field(default_factory=Tally)
+    num_bad_before: int | None = None
+    """Of the clients, when the head was lost; None while there is one."""
+    failed_headless: int = 0
 
     def run(self, *, streams: int) -> StudyRecord:
         """Run it to its verdict, and look at what is left."""
         site = self.site
         url, model = site.cluster.production_url, site.config.engine.served_model_name
-        with Clients(url, model, streams=streams, pause_s=PAUSE_S) as tally:
+        with Clients(url, model, streams=streams, pause_s=PAUSE_S) as self.tally:
             wrong = self._to_its_end()
             self._bring_back()
             found = (
@@ -115,7 +125,9 @@ class StudyRun:
                 if self.study_id is None
                 else look(site, self.study_id, self.said)
             )
-        is_right = not (wrong or found.wrong or found.lost or found.double or found.orphans)
+        wrong += [*found.wrong, *self._untold(found.failures)]
+        failed = self.tally.num_bad - self.failed_headless
+        is_right = not (wrong or failed or found.lost or found.double or found.orphans)
         return StudyRecord(
             seed=self.seed,
             study_id=self.study_id,
@@ -125,10 +137,12 @@ class StudyRun:
             lost_blocks=len(found.lost),
             double_blocks=len(found.double),
             orphans=found.orphans,
-            answered=tally.answered.total(),
-            failed=tally.num_bad,
-            wrong=[*wrong, *found.wrong, *([tally.words()] if tally.num_bad else [])],
+            answered=self.tally.answered.total(),
+            failed=failed,
+            wrong=[*wrong, *([self.tally.words()] if failed else [])],
             seconds=round(time.monotonic() - self.begun_s, 1),
+            failed_headless=self.failed_headless,
+            failures=found.failures,
             said="" if is_right else "".join(self.said[-60:]),
         )
 
@@ -165,16 +179,27 @@ class StudyRun:
             self._mend_due()
             time.sleep(0.05)
         status = driver.end()
+        self._bring_back(DRIVER_SEES)
         self.said += [*driver.lines, f"(exit status {status})\n"]
         found = _BEGUN.search("".join(driver.lines))
         if found is not None:
             self.study_id = found[1]
         return status
 
+    def _untold(self, failures: Sequence[str]) -> list[str]:
+        """Return what the kernel did and no boot tells, where nothing else ended boots."""
+        kinds = {fault.kind for fault in self.done}
+        if kinds == {Kind.MEMORY} and FailureKind.OOM_KILLED not in failures:
+            return [f"the kernel killed for memory, and the boots failed by {failures}"]
+        return []
+
     def _strike_due(self, driver: subprocess.Popen[str]) -> None:
         for fault in [item for item in self.faults if item.at_s <= self._passed_s]:
+            num_bad = self.tally.num_bad
             if not self.striker.strike(fault.kind, driver):
                 continue
+            if fault.kind is Kind.HEAD:
+                self.num_bad_before = num_bad
             self.faults.remove(fault)
             self.done.append(fault)
             self.said.append(f"({self._passed_s:.1f} s: {fault.kind})\n")
@@ -182,13 +207,20 @@ class StudyRun:
 
     def _mend_due(self) -> None:
         for due in [item for item in self.away if item[0] <= self._passed_s]:
-            self.away.remove(due)
-            self.striker.mend(due[1])
+            if due[1] not in DRIVER_SEES:
+                self._mend(due)
         if not {kind for _, kind in self.away} & NODE_IS_AWAY:
             self.striker.keep_node()
 
-    def _bring_back(self) -> None:
-        for _, kind in self.away:
-            self.striker.mend(kind)
-        self.away.clear()
-        self.striker.keep_node()
+    def _bring_back(self, kinds: AbstractSet[Kind] = frozenset(Kind)) -> None:
+        for due in [item for item in self.away if item[1] in kinds]:
+            self._mend(due)
+        if not {kind for _, kind in self.away} & NODE_IS_AWAY:
+            self.striker.keep_node()
+
+    def _mend(self, due: tuple[float, Kind]) -> None:
+        self.away.remove(due)
+        self.striker.mend(due[1])
+        if due[1] is Kind.HEAD and self.num_bad_before is not None:
+            self.failed_headless += self.tally.num_bad - self.num_bad_before
+            self.num_bad_before = None

@@ -7,10 +7,15 @@ import random
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-from infra.chaos.faults import CUT_S, Kind, draw
+from infra.chaos.faults import CUT_S, Ground, Kind, Striker, draw
+from infra.chaos.namespace import Namespace
+from infra.chaos.site import Site
 from infra.chaos.studies import line, read, table
 from infra.chaos.study_run import StudyRecord
+from orchestrator.core.codec import from_plain
 
 RIGHT = StudyRecord(
     seed=3,
@@ -25,6 +30,7 @@ RIGHT = StudyRecord(
     failed=0,
     wrong=[],
     seconds=40.5,
+    failures=[],
 )
 
 
@@ -46,6 +52,24 @@ def test_every_kind_comes_at_every_time_of_a_study() -> None:
     assert min(Counter(fault.kind for fault in faults).values()) > 20
     assert {int(fault.at_s // 9) for fault in faults} == {0, 1, 2, 3, 4}
     assert all(CUT_S[0] <= fault.lasts_s <= CUT_S[1] for fault in faults)
+
+
+def test_what_is_done_only_where_asked_for_is_not_drawn_otherwise() -> None:
+    site = cast(Site, SimpleNamespace(cluster=SimpleNamespace(start_mlflow=lambda: None)))
+
+    kinds = Striker(site, Ground(network=Namespace(name="sp-none", pair=0))).kinds
+
+    assert {*Kind} - {*kinds} == {Kind.HEAD, Kind.DISK, Kind.MEMORY}
+    assert Kind.NETWORK not in Striker(site, Ground()).kinds
+
+
+def test_record_of_an_earlier_run_is_read() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "chaos-studies.jsonl").read_text().splitlines()[0]
+    assert "failed_headless" not in text
+
+    record = from_plain(StudyRecord, json.loads(text))
+
+    assert (record.failed_headless, [*record.failures]) == (0, [])
 
 
 def test_a_study_is_right_only_if_nothing_is_wrong() -> None:
