@@ -246,8 +246,12 @@ def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_al
         lambda: scene.promoter().sync(MODEL),
         lambda: scene.promote(version(scene, 1)),
     ):
-        with pytest.raises(ConfigError, match="has promoted a version 1 that is not its champion"):
+        with pytest.raises(ConfigError) as caught:
             command()
+        error = caught.value
+        assert error.problem.endswith("has promoted a version 1 that is not its champion")
+        assert "if the alias was moved by hand, give it back" in error.remedy
+        assert "production.route" not in str(error)
 
     assert scene.serving() == before
     scene.registry.set_alias(MODEL, CHAMPION, 1)
