@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from promotion_scene import (
@@ -235,6 +236,36 @@ def test_champion_that_does_not_come_back_keeps_no_other_version_out(capacity: i
 
     assert scene.serving() == ({"specpilot-v3"}, {"specpilot-v3": 1.0})
     assert scene.aliases() == {CHAMPION: 3, CHALLENGER: None, PREVIOUS: 1}
+
+
+def test_old_version_without_answers_and_new_one_without_an_end_are_told_as_one_fault() -> None:
+    is_lost: list[bool] = []
+
+    class Lingering(FakeProduction):
+        """Its second version does not end."""
+
+        def state(self) -> ProductionState:
+            found = super().state()
+            lingers = {"specpilot-v2": "RUNNING"} if is_lost else {}
+            return replace(found, engines={**found.engines, **lingers})
+
+    def measure(_on: Version) -> Measurement:
+        is_lost.append(True)
+        raise PromotionError("3 requests failed")
+
+    scene, bad = scene_with_champion(
+        Lingering(fails=lambda spec: bool(is_lost) and spec["depth"] == 3)
+    )
+
+    with pytest.raises(PromotionError) as caught:
+        scene.promote(bad, measure)
+
+    text = str(caught.value)
+    assert text.count("could not be put back") == 1
+    assert "version 1 is declared alone and does not answer: specpilot-v1 did not start" in text
+    assert text.endswith("; specpilot-v2 did not end in 300 s")
+    assert text.endswith(scene.said[-1])
+    assert scene.step(bad) == "verified"  # its record is open: the next command tries again
 
 
 def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_alone() -> None:
