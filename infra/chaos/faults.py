@@ -99,7 +99,7 @@ class Striker:
             Kind.CONTROLLER: lambda _: send(site.titled("ray::ServeController"), signal.SIGKILL),
         }
         self._mends: Mapping[Kind, Callable[[], None]] = {
-            Kind.RAYLET: self._clear_node,
+            Kind.RAYLET: self._end_node,
             Kind.NETWORK: self._connect,
             Kind.MLFLOW: site.cluster.start_mlflow,
             Kind.MLFLOW_STOPPED: lambda: _resume(self._mlflow()),
@@ -165,7 +165,7 @@ class Striker:
         if self._server.poll() is not None:
             self.start_node()
 
-    def _clear_node(self) -> None:
+    def _end_node(self) -> None:
         """Wait until what is left of a node whose raylet was killed has gone."""
         server = self._server
         with contextlib.suppress(subprocess.TimeoutExpired):
