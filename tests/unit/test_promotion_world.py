@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 from promotion_scene import (
     MODEL,
-    Fuse,
-    Killed,
     RecordingRegistry,
     Scene,
-    Wire,
     kept,
+    promote_and_die,
     scene_with_champion,
 )
 
@@ -46,28 +44,6 @@ def pruned_scene() -> tuple[PrunedRegistry, Scene]:
     return registry, scene
 
 
-def promote_and_die(scene: Scene, number: int, at: tuple[str, str]) -> None:
-    """Kill the promotion of a version at one call to the registry."""
-    fuse = Fuse()
-
-    def dies(call: str, what: str) -> bool:
-        if (call, what) == at:
-            fuse.is_dead = True
-            raise Killed
-        return False
-
-    scene.registry.refuses = dies
-    killed = Scene(
-        production=Wire(scene.production, fuse),  # type: ignore[arg-type]
-        registry=Wire(scene.registry, fuse),  # type: ignore[arg-type]
-        clock=scene.clock,
-        free_boards=lambda: scene.production.num_free,
-    )
-    with pytest.raises(Killed):
-        killed.promote(version(scene, number))
-    scene.registry.refuses = lambda _call, _what: False
-
-
 def version(scene: Scene, number: int) -> Version:
     found = scene.registry.by_number(MODEL, number)
     assert found is not None
@@ -79,7 +55,7 @@ def test_promotion_that_goes_back_does_not_wait_for_a_version_that_was_deleted(
     deleted: set[int],
 ) -> None:
     registry, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", "booted"))
+    promote_and_die(scene, version(scene, 4), "booted")
     registry.deleted |= deleted
 
     scene.promoter().settle(MODEL)
@@ -98,7 +74,7 @@ def test_promotion_that_is_finished_does_not_wait_for_a_version_that_was_deleted
     deleted: set[int],
 ) -> None:
     registry, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", "aliased"))
+    promote_and_die(scene, version(scene, 4), "aliased")
     registry.deleted |= deleted
 
     scene.promoter().settle(MODEL)
@@ -116,7 +92,7 @@ def test_promotion_that_is_finished_does_not_wait_for_a_version_that_was_deleted
 def test_production_of_a_champion_that_was_deleted_is_left_alone(step: str) -> None:
     """Whoever deletes the alias or the version of what serves has not said what should."""
     registry, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", step))
+    promote_and_die(scene, version(scene, 4), step)
     registry.deleted.add(2)
     before = scene.serving()
 
@@ -293,7 +269,7 @@ def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_al
 @pytest.mark.parametrize("step", ["verified", "shifted", "drained"])
 def test_promotion_whose_tags_somebody_removed_is_ended_as_the_remedy_says(step: str) -> None:
     _, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", step))
+    promote_and_die(scene, version(scene, 4), step)
     scene.registry.set_tag(MODEL, 4, STEP_TAG, "half way")
     with pytest.raises(ConfigError, match=r"remove specpilot.promotion and .*, then `sync`"):
         scene.promoter().sync(MODEL)
