@@ -74,8 +74,8 @@ class Promoter:
             allow_outage: Whether the old engine may be ended first where no board is free.
 
         Raises:
-            ConfigError: It cannot begin; nothing was changed.
-            PromotionError: It began and failed; production serves the old version.
+            ConfigError: It cannot begin; nothing was changed but what an earlier one had left.
+            PromotionError: It failed; production is as it was, unless the error says otherwise.
         """
         course = self.course(version, kind=kind, allow_outage=allow_outage)
         return self.carry_out(course, measure=measure, soak=soak, allow_outage=allow_outage)
@@ -96,8 +96,8 @@ class Promoter:
         """Do what was decided; what an earlier promotion left is put right first.
 
         Raises:
-            ConfigError: It cannot begin.
-            PromotionError: It began and failed; production serves the old version.
+            ConfigError: It cannot begin; nothing was changed but what an earlier one had left.
+            PromotionError: It failed; production is as it was, unless the error says otherwise.
         """
         version, kind = course.version, course.kind
         if course.settles:
