@@ -128,9 +128,9 @@ def show(text: str) -> None:
 
 def _finish(cluster: LocalCluster, status: int, *, study: Path, served: str, keep: bool) -> int:
     """Say what serves, keep it up if asked, and return the demo's exit status."""
-    if status not in (ExitStatus.DONE, ExitStatus.NOTHING_PROMOTED):
+    if status not in (ExitStatus.DONE, ExitStatus.NO_GO):
         return status
-    if status == ExitStatus.NOTHING_PROMOTED:
+    if status == ExitStatus.NO_GO:
         show("the study is finished; nothing new was promoted")
     if keep:
         show(

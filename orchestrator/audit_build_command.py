@@ -104,7 +104,7 @@ def status_of(audit: BuildAudit) -> ExitStatus:
     found = {rule.result.kind for rule in audit.rules}
     if "rejected" in found:
         return ExitStatus.FAILED
-    return ExitStatus.CANNOT_TELL if "cannot_tell" in found else ExitStatus.DONE
+    return ExitStatus.NO_GO if "cannot_tell" in found else ExitStatus.DONE
 
 
 def format_audit(audit: BuildAudit, plan: Plan) -> list[str]:

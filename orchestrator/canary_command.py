@@ -30,7 +30,7 @@ What the control fails too says nothing of the arm. Both are asked the same, at 
 
 exit status: 0 passed; 1 a canary failed or a task is worse; 3 it cannot be told; 2 bad input
 """
-STATUSES = {True: ExitStatus.DONE, False: ExitStatus.FAILED, None: ExitStatus.CANNOT_TELL}
+STATUSES = {True: ExitStatus.DONE, False: ExitStatus.FAILED, None: ExitStatus.NO_GO}
 ALL = "all"
 
 

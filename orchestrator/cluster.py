@@ -223,8 +223,9 @@ def claimed() -> Iterator[None]:
         ConfigError: Another study or promotion holds it.
     """
     try:
-        # It lasts as long as this process, whose node is its own: where the process that keeps the
-        # name is killed, another one keeps it.
+        # Its actor may be killed, as by the kernel for want of memory. A claim that was free then
+        # would let a second study begin, which ends the trials of this one: so it starts again,
+        # while this process lives. And it does so here, since another node may go before this one.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
         claim: Any = ray.remote(_Claim).options(name=CLAIM, namespace=CLAIM, **options).remote()

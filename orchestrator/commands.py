@@ -144,7 +144,7 @@ def _conduct(
                 give_up(conduct, error, driver.command)
             raise
         _end_trials(printer)
-    return ExitStatus.DONE if promoted else ExitStatus.NOTHING_PROMOTED
+    return ExitStatus.DONE if promoted else ExitStatus.NO_GO
 
 
 def _end_trials(printer: Printer) -> None:
@@ -365,7 +365,7 @@ def premises(config: StudyConfig, *, command: str) -> ExitStatus:
     if any(checked.state == "stale" or checked.fault is not None for checked in counted):
         printer.lines([f"to ask again: {asking(config, checks.get(CHAMPION), command)}"])
     if "stale" in states:
-        return ExitStatus.NOTHING_PROMOTED
+        return ExitStatus.NO_GO
     return ExitStatus.FAILED if "unknown" in states else ExitStatus.DONE
 
 

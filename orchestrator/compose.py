@@ -30,6 +30,7 @@ from orchestrator.core.promotion import GateSettings
 from orchestrator.core.proof_gates import ProofDemands
 from orchestrator.core.quality import TaskSettings
 from orchestrator.core.race_state import RaceSettings
+from orchestrator.core.sampling import Shaping
 from orchestrator.core.space import speculative_config
 from orchestrator.core.types import Arm, ProofPart
 from orchestrator.errors import ConfigError
@@ -113,11 +114,7 @@ def load_settings(config: StudyConfig) -> LoadSettings:
     """Return what all blocks of the study have in common."""
     load = config.load
     return LoadSettings(
-        top_p=load.top_p,
-        top_k=load.top_k,
-        repetition_penalty=load.repetition_penalty,
-        presence_penalty=load.presence_penalty,
-        frequency_penalty=load.frequency_penalty,
+        shaping=Shaping.of(load),
         endpoint=load.endpoint,
         max_tokens=load.max_tokens,
         ignore_eos=load.ignore_eos,

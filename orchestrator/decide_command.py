@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         )
         sys.stdout.writelines(printed(lines))
     won = all(answer.outcome == "winner" for answer in found)
-    return ExitStatus.DONE if won else ExitStatus.NOTHING_PROMOTED
+    return ExitStatus.DONE if won else ExitStatus.NO_GO
 
 
 def read_observations(

@@ -60,8 +60,8 @@ class Delivery:
         """Promote a version, held to its promise on the way, or go on with its promotion.
 
         Raises:
-            ConfigError: It cannot begin; nothing was changed.
-            PromotionError: Production is as it was before.
+            ConfigError: It cannot begin; nothing was changed but what an earlier one had left.
+            PromotionError: It failed; production is as it was, unless the error says otherwise.
         """
         course = self.course(version, kind=kind, allow_outage=allow_outage)
         self.carry_out(course, allow_outage=allow_outage)
@@ -79,8 +79,8 @@ class Delivery:
         """Do what was decided.
 
         Raises:
-            ConfigError: It cannot begin; nothing was changed.
-            PromotionError: Production is as it was before.
+            ConfigError: It cannot begin; nothing was changed but what an earlier one had left.
+            PromotionError: It failed; production is as it was, unless the error says otherwise.
         """
         may_stop = self._may_stop(allow_outage=allow_outage)
         done = self._promoter().carry_out(

@@ -70,7 +70,11 @@ class EngineRestarted(MeasurementError):  # noqa: N818  named by what happened
 
 
 class PromotionError(OrchestratorError):
-    """A promotion ended early; production serves what it served before."""
+    """A promotion ended early, or the champion could not be brought back.
+
+    After a promotion production serves what it served before, unless the error says otherwise: it
+    could not be put back, or is left to another command.
+    """
 
 
 class StudyStopped(OrchestratorError):  # noqa: N818  named by what happened, as KeyboardInterrupt

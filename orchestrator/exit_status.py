@@ -14,10 +14,9 @@ class ExitStatus(IntEnum):
     DONE = 0
     FAILED = 1
     BAD_INPUT = 2
-    NOTHING_PROMOTED = 3
-    """Of ``premises``: something is stale, so that nothing may be promoted on it. Of ``decide``:
-    there is no winner."""
-    CANNOT_TELL = 3
-    """The same status, of the commands that judge an output or a build."""
+    NO_GO = 3
+    """It was done, and nothing is to be promoted on what came of it. Of a study: nothing was. Of
+    ``premises``: something is stale. Of ``decide``: there is no winner. Of the commands that judge
+    an output or a build: they cannot tell."""
     INTERRUPTED = 130
     """By Ctrl-C, SIGTERM, a hang-up or `ray job stop`: what a shell makes of SIGINT, 128 + 2."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from orchestrator.core.lossless.judge import LosslessSettings
+from orchestrator.core.sampling import Shaping
 from orchestrator.errors import ConfigError
 from orchestrator.load.call import Call, Sampling
 from orchestrator.load.scoring import Refused, TokenClient
@@ -198,8 +199,7 @@ class Answers(Generic[_T]):
             model=server.model,
             sampling=Sampling(
                 temperature=test.temperature,
-                top_p=1.0,
-                top_k=0,
+                shaping=Shaping(),
                 seed=choice.seed,
                 max_tokens=test.max_tokens,
                 # An end that stops an answer is not among its tokens in every version.

@@ -37,7 +37,7 @@ a line "error:" is no verdict: a server did not answer, or contradicts itself
 STATUSES = {
     "passed": ExitStatus.DONE,
     "rejected": ExitStatus.FAILED,
-    "cannot_tell": ExitStatus.CANNOT_TELL,
+    "cannot_tell": ExitStatus.NO_GO,
 }
 
 WHAT_CONTROL = "the same target without speculation; default: the arm scores itself, and says so"

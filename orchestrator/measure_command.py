@@ -21,6 +21,7 @@ from orchestrator.config import CONF_DIR
 from orchestrator.core.checks import Expectations, draft_doubt
 from orchestrator.core.lines import printed
 from orchestrator.core.node_health import NodeNeeds
+from orchestrator.core.sampling import Shaping
 from orchestrator.core.types import Block, Cell
 from orchestrator.errors import ConfigError, TransientError, reported_at
 from orchestrator.load.random_text import random_reason
@@ -68,11 +69,7 @@ def run(args: argparse.Namespace) -> int:
 class _Sampling:
     profile: str
     temperature: float
-    top_p: float
-    top_k: int
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    shaping: Shaping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +167,8 @@ def _sampling(args: argparse.Namespace) -> _Sampling:
     given = {"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k}
     stated = {name: value for name, value in given.items() if value is not None}
     if args.client_default is None:
-        neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        return _Sampling(profile="explicit", **(neutral | stated))
+        temperature = stated.pop("temperature", 1.0)
+        return _Sampling(profile="explicit", temperature=temperature, shaping=Shaping(**stated))
     if stated:
         raise ConfigError(
             "--client-default", f"--{next(iter(stated)).replace('_', '-')} is stated as well",
@@ -192,29 +189,26 @@ def _client_default(folder: Path) -> _Sampling:
     return _Sampling(
         profile=f"client default of {folder.resolve().name}",
         temperature=found.temperature,
-        top_p=found.top_p,
-        top_k=found.top_k,
-        repetition_penalty=found.repetition_penalty,
-        presence_penalty=found.presence_penalty,
-        frequency_penalty=found.frequency_penalty,
+        shaping=Shaping.of(found),
     )
 
 
 def _stated(sampling: _Sampling, settings: LoadSettings) -> dict[str, object]:
+    shaping = sampling.shaping
     stated: dict[str, object] = {
         "profile": sampling.profile,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+        "top_p": shaping.top_p,
     }
     if settings.dialect == "vllm":
         stated |= {
-            "top_k": sampling.top_k,
-            "repetition_penalty": sampling.repetition_penalty,
+            "top_k": shaping.top_k,
+            "repetition_penalty": shaping.repetition_penalty,
             "ignore_eos": settings.ignore_eos,
         }
     return stated | {
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": shaping.presence_penalty,
+        "frequency_penalty": shaping.frequency_penalty,
         "max_tokens": settings.max_tokens,
     }
 
@@ -239,11 +233,11 @@ def _cell(args: argparse.Namespace, workload: Workload, sampling: _Sampling) -> 
 
 
 def _settings(args: argparse.Namespace, sampling: _Sampling) -> LoadSettings:
-    inf = float("inf")
+    inf, shaping = float("inf"), sampling.shaping
     ranges = (
         ("--temperature", sampling.temperature, 0 <= sampling.temperature <= 2, "0 to 2"),
-        ("--top-p", sampling.top_p, 0 < sampling.top_p <= 1, "above 0 and up to 1"),
-        ("--top-k", sampling.top_k, sampling.top_k >= 0, "0 (no limit) or more"),
+        ("--top-p", shaping.top_p, 0 < shaping.top_p <= 1, "above 0 and up to 1"),
+        ("--top-k", shaping.top_k, shaping.top_k >= 0, "0 (no limit) or more"),
         ("--max-tokens", args.max_tokens, args.max_tokens >= MIN_TOKENS, f"{MIN_TOKENS} or more"),
         ("--duration", args.duration, 0 < args.duration < inf, "seconds above 0"),
         ("--timeout", args.timeout, 0 < args.timeout < inf, "seconds above 0"),
@@ -254,11 +248,7 @@ def _settings(args: argparse.Namespace, sampling: _Sampling) -> LoadSettings:
         if not is_fine:
             raise ConfigError(name, f"{value} is out of range", f"give {wanted}")
     return LoadSettings(
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
+        shaping=sampling.shaping,
         endpoint=args.endpoint,
         max_tokens=args.max_tokens,
         ignore_eos=not args.stop_at_eos and args.dialect == "vllm",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from orchestrator.core.identity import digest, study_id
 from orchestrator.core.premises import Premises, World
 from orchestrator.core.proof import budget_note
 from orchestrator.core.remote_code import remote_code, remote_code_note
-from orchestrator.core.sampling import SamplingDefaults, require_speculative
+from orchestrator.core.sampling import SamplingDefaults, Shaping, require_speculative
 from orchestrator.core.space import DraftFacts, EngineTraits, SpaceSettings
 from orchestrator.core.types import Arm
 from orchestrator.errors import ConfigError
@@ -30,10 +30,7 @@ from orchestrator.load.workload import Workload
 from orchestrator.prepare_prompts import load_prompts, proof_prompts, too_long
 from orchestrator.version import VERSION
 
-SAMPLED = (
-    *("temperatures", "top_p", "top_k"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
-)
+SAMPLED = ("temperatures", *(item.name for item in fields(Shaping)))
 """Keys of the load that say how to sample."""
 
 _NEUTRAL_LOAD = LoadConfig(workload="")
@@ -248,11 +245,7 @@ def _resolved(load: LoadConfig, found: SamplingDefaults) -> LoadConfig:
     return replace(
         load,
         temperatures=(found.temperature,),
-        top_p=found.top_p,
-        top_k=found.top_k,
-        repetition_penalty=found.repetition_penalty,
-        presence_penalty=found.presence_penalty,
-        frequency_penalty=found.frequency_penalty,
+        **asdict(Shaping.of(found)),
         # Resolved: what follows is stated like any other sampling.
         sampling="explicit",
     )

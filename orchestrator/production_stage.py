@@ -16,7 +16,8 @@ POLL_S = 1.0
 PROBE_S = 5.0
 """Between two completions of our own in a canary: where few clients ask, these notice first."""
 PROBE_TOKENS = 8
-"""Of such a completion, which is to come at all."""
+"""Of a completion of our own that is to come at all: in a canary, or of an engine that Serve calls
+DEPLOYING or UNHEALTHY."""
 _TRIES = 3
 """Of a call to Serve's API, which may miss one while its controller is busy."""
 _LONG = 1500
@@ -98,7 +99,7 @@ class Stage:
         if not self._state().weights.get(app, 0.0) > 0:
             return False
         try:
-            return self._tried(lambda: self._says(app))
+            return self._tried(lambda: self._has_answer(app))
         except TransientError:
             return False
 
@@ -229,10 +230,10 @@ class Stage:
 
     def _probe(self, new: Version) -> None:
         app = self.app(new.version)
-        if not self._says(app):
+        if not self._has_answer(app):
             raise PromotionError(f"an answer of {app} in the canary was empty")
 
-    def _says(self, app: str) -> bool:
+    def _has_answer(self, app: str) -> bool:
         """Return whether the engine answers a completion of our own with something."""
         prompt = self._settings.verify_prompts[0]
         answer = self._production.complete(prompt, PROBE_TOKENS, app)

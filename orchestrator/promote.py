@@ -74,8 +74,8 @@ class Promoter:
             allow_outage: Whether the old engine may be ended first where no board is free.
 
         Raises:
-            ConfigError: It cannot begin; nothing was changed.
-            PromotionError: It began and failed; production serves the old version.
+            ConfigError: It cannot begin; nothing was changed but what an earlier one had left.
+            PromotionError: It failed; production is as it was, unless the error says otherwise.
         """
         course = self.course(version, kind=kind, allow_outage=allow_outage)
         return self.carry_out(course, measure=measure, soak=soak, allow_outage=allow_outage)
@@ -96,8 +96,8 @@ class Promoter:
         """Do what was decided; what an earlier promotion left is put right first.
 
         Raises:
-            ConfigError: It cannot begin.
-            PromotionError: It began and failed; production serves the old version.
+            ConfigError: It cannot begin; nothing was changed but what an earlier one had left.
+            PromotionError: It failed; production is as it was, unless the error says otherwise.
         """
         version, kind = course.version, course.kind
         if course.settles:
@@ -228,9 +228,9 @@ class Promoter:
 
     def _perform(self, act: Act, done: PromotionStep | None) -> Promoted:
         try:
-            self._carry(act, done)
+            self._run_to_crown(act, done)
         except BaseException as error:  # noqa: BLE001  whatever ends it, an interrupt too
-            self._fall_back(act, error)
+            self._end_failed(act, error)
         try:
             if self._is_taken(act):
                 self._emit(
@@ -249,7 +249,7 @@ class Promoter:
             outage_s=act.outage_s,
         )
 
-    def _carry(self, act: Act, done: PromotionStep | None) -> None:
+    def _run_to_crown(self, act: Act, done: PromotionStep | None) -> None:
         """Do and record what is left of the steps, up to the point of no return and over it."""
         if done is None:
             act.book.begin(act.record)
@@ -261,13 +261,13 @@ class Promoter:
             if step is PromotionStep.ALIASED:
                 break
             self._steps.do(act, step)
-            self._require_own(act)
+            self._require_not_taken(act)
             act.book.done(act.record, step)
-        self._require_own(act)
+        self._require_not_taken(act)
         act.is_crowning = True
         act.book.crown(act.record)
 
-    def _fall_back(self, act: Act, error: BaseException) -> None:
+    def _end_failed(self, act: Act, error: BaseException) -> None:
         """Put production back to what it was, and raise; returns where the version is champion."""
         name = f"version {act.version.version} of {act.version.model_name}"
         if act.has_begun and not act.is_crowning and self._is_taken(act):
@@ -288,7 +288,7 @@ class Promoter:
         if is_champion is False:
             raise PromotionError(f"{name}: {error}{left}") from error
 
-    def _require_own(self, act: Act) -> None:
+    def _require_not_taken(self, act: Act) -> None:
         """See that nobody has ended the promotion meanwhile.
 
         One promoter at a time holds the claim on the cluster. A process that stood still may come

@@ -188,12 +188,11 @@ class Navigator:
             if number is None or (number not in known and not _is_left(version)):
                 unknown[app] = version
         if unknown:
+            problem, remedy = _stranger(book, list(unknown.values()))
             raise ConfigError(
                 "production.name",
-                f"'{self._settings.name}' serves {', '.join(unknown)}, "
-                + _strange(book, list(unknown.values())),
-                "name the registered_model that it belongs to, or another production.name and "
-                "production.route",
+                f"'{self._settings.name}' serves {', '.join(unknown)}, {problem}",
+                remedy,
             )
 
     def outage_words(self, version: Version, kind: Kind) -> str:
@@ -289,14 +288,20 @@ def _is_of(found: Found, version: Version, kind: Kind) -> bool:
     return found.record.version == version.version and found.record.kind == kind
 
 
-def _strange(book: PromotionRecord, versions: Sequence[Version | None]) -> str:
-    """Return what is strange about what serves, by the registry's word on these versions."""
+def _stranger(book: PromotionRecord, versions: Sequence[Version | None]) -> tuple[str, str]:
+    """Return problem and remedy of what serves and is not known, by what the registry says."""
     (version, *others) = versions
     if others or version is None or STEP_TAG not in version.tags:
-        return f"which is no version that '{book.model_name}' has promoted"
+        return (
+            f"which is no version that '{book.model_name}' has promoted",
+            "name the registered_model that it belongs to, or another production.name and "
+            "production.route",
+        )
     return (
         f"and '{book.model_name}' has promoted a version {version.version} that is not its "
-        f"{CHAMPION}: if the alias was moved by hand, give it back and `promote` the other version"
+        f"{CHAMPION}",
+        "if the alias was moved by hand, give it back and `promote` the other version, else name "
+        "the registered_model that it belongs to",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -175,9 +175,12 @@ class PromotionRecord:
             self._registry.delete_alias(self._name, CHALLENGER)
         else:
             self._put(CHALLENGER, waiting)
-        if record.champion is not None:
+        if (old := record.champion) is not None:
             how = "replaced by" if record.kind == "promote" else "rolled back to"
-            self._tell(record.champion, REASON_TAG, f"{how} version {record.version}")
+            text = f"{how} version {record.version}"
+            self._unless_deleted(
+                old, lambda: self._registry.set_tag(self._name, old, REASON_TAG, text)
+            )
         self.note(record, SINCE_TAG, utc_text(self._clock.utc_s()))
         self.note(record, REASON_TAG, "it serves")
 
@@ -194,22 +197,24 @@ class PromotionRecord:
 
     def _put(self, alias: str, number: int | None) -> None:
         """Give the alias back; a version that was deleted meanwhile cannot have it any more."""
-        if number is not None:
-            try:
-                self._registry.set_alias(self._name, alias, number)
-                return
-            except TransientError:
-                if self.version(number) is not None:
-                    raise
-        self._registry.delete_alias(self._name, alias)
+        if number is None or not self._unless_deleted(
+            number, lambda: self._registry.set_alias(self._name, alias, number)
+        ):
+            self._registry.delete_alias(self._name, alias)
 
-    def _tell(self, number: int, tag: str, text: str) -> None:
-        """Write one tag of another version, unless it was deleted meanwhile."""
+    def _unless_deleted(self, number: int, write: Callable[[], None]) -> bool:
+        """Write to a version that may have been deleted meanwhile; return False where it was.
+
+        Raises:
+            TransientError: The registry does not take it, and the version is there.
+        """
         try:
-            self._registry.set_tag(self._name, number, tag, text)
+            write()
         except TransientError:
             if self.version(number) is not None:
                 raise
+            return False
+        return True
 
 
 def boot_time_s(version: Version) -> float | None:

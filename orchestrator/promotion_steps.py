@@ -114,39 +114,39 @@ class Steps:
         stays open and the next command tries again. An old version that is declared alone and does
         not answer ends the promotion all the same: another version may be all that can serve.
         """
-        record, left, mute = act.record, "", ""
+        record, is_settled = act.record, False
+        faults: list[str] = []
         self._emit(f"{record.noun} of version {record.version} failed; putting production back")
         try:
             self._stage.declare_alone(act.old)
-            mute = self._muteness(act)
+            if (silence := self._silence(act)) is not None:
+                faults.append(silence)
             self._stage.wait_gone(act.old)
-            if not mute:
+            if not faults:
                 self._end_outage(act)
+            is_settled = True
         except Exception as error:  # noqa: BLE001  whatever it was, the next command tries again
-            left = f"; production could not be put back: {error}"
+            faults.append(str(error) or type(error).__name__)
+        left = f"; production could not be put back: {'; '.join(faults)}" if faults else ""
         try:
-            if not left:
-                act.book.uncrown(record, reason + mute)
+            if is_settled:
+                act.book.uncrown(record, reason + left)
         except OrchestratorError as error:
-            left = f"; the registry could not be put back: {error}"
-        left = mute + left
+            left += f"; the registry could not be put back: {error}"
         if left:
             self._emit(left.removeprefix("; "))
         return left
 
-    def _muteness(self, act: Act) -> str:
-        """Return in words why the old version does not answer; nothing where it does."""
+    def _silence(self, act: Act) -> str | None:
+        """Return in words why the old version does not answer; None where it does, or did not."""
         if act.old is None or not act.record.champion_served:
-            return ""
+            return None
         try:
             self._stage.wait_up(act.old)
             self._stage.verify(None)
         except OrchestratorError as error:
-            return (
-                f"; production could not be put back: version {act.old.version} is declared alone "
-                f"and does not answer: {error}"
-            )
-        return ""
+            return f"version {act.old.version} is declared alone and does not answer: {error}"
+        return None
 
     def _say(self, act: Act, text: str) -> None:
         self._emit(f"{act.record.noun} of version {act.record.version}: {text}")

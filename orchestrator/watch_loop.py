@@ -21,7 +21,7 @@ NOT_STARTED = "was not started"
 _MEANINGS: dict[int, str] = {
     ExitStatus.DONE: "done",
     ExitStatus.BAD_INPUT: "bad input",
-    ExitStatus.NOTHING_PROMOTED: "nothing was promoted",
+    ExitStatus.NO_GO: "nothing was promoted",
     ExitStatus.INTERRUPTED: "stopped",
 }
 

@@ -132,7 +132,7 @@ class Striker:
         self._mends: Mapping[Kind, Callable[[], None]] = {
             Kind.HEAD: self._restart_ray,
             Kind.DISK: self._free,
-            Kind.RAYLET: self._clear_node,
+            Kind.RAYLET: self._end_node,
             Kind.NETWORK: self._connect,
             Kind.MLFLOW: site.cluster.start_mlflow,
             Kind.MLFLOW_STOPPED: lambda: _resume(self._mlflow()),
@@ -200,7 +200,7 @@ class Striker:
         if self._server.poll() is not None:
             self.start_node()
 
-    def _clear_node(self) -> None:
+    def _end_node(self) -> None:
         """Wait until what is left of a node whose raylet was killed has gone."""
         server = self._server
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-WEIGHTS = "model.safetensors"
+_WEIGHTS = "model.safetensors"
 _WRITES = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 
 
-def looping_copy(target: Path, to: Path) -> Path:
+def looping_copy(target: Path, to: Path) -> None:
     """Copy a checkpoint, with layers that write nothing into the residual stream.
 
     The next token follows from the last one alone then, and a map of a vocabulary into itself runs
@@ -26,9 +26,8 @@ def looping_copy(target: Path, to: Path) -> Path:
         OSError: The folder cannot be read or written.
     """
     shutil.copytree(target, to, dirs_exist_ok=True)
-    weights = load_file(to / WEIGHTS)
+    weights = load_file(to / _WEIGHTS)
     silent = {
         name: torch.zeros_like(weight) for name, weight in weights.items() if name.endswith(_WRITES)
     }
-    save_file({**weights, **silent}, to / WEIGHTS, metadata={"format": "pt"})
-    return to
+    save_file({**weights, **silent}, to / _WEIGHTS, metadata={"format": "pt"})

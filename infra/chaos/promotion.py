@@ -145,18 +145,17 @@ class Scenarios:
     def _bad(self) -> Mapping[str, Bad]:
         return BAD if self._site.config.engine.launcher == STAND_IN else REAL_BAD
 
-    def _register(self, bad: Bad) -> Version:
-        return self._site.register(
-            bad.env, args=bad.args, step_time=bad.promised, settings=self._settings(bad)
+    def _register(self, bad: Bad) -> tuple[Version, Sequence[str]]:
+        """Return a bad challenger, and what its study has beside the site's settings."""
+        settings: list[str] = []
+        if bad.loops:
+            target = self._site.cluster.state_dir / "looping-target"
+            looping_copy(Path(self._site.config.target.path), target)
+            settings.append(f"target.path={target}")
+        version = self._site.register(
+            bad.env, args=bad.args, step_time=bad.promised, settings=settings
         )
-
-    def _settings(self, bad: Bad) -> Sequence[str]:
-        """Return what the study of a bad challenger has beside the site's settings."""
-        if not bad.loops:
-            return ()
-        target = self._site.cluster.state_dir / "looping-target"
-        looping_copy(Path(self._site.config.target.path), target)
-        return (f"target.path={target}",)
+        return version, settings
 
     @contextmanager
     def _clients(self) -> Iterator[Tally]:
@@ -183,8 +182,7 @@ class Scenarios:
     def bad_challengers(self) -> Iterator[Row]:
         """Promote what cannot serve: the old version must, and the reason must be there."""
         for fault, how in self._bad.items():
-            champion, bad = self._site.champion(), self._register(how)
-            more = self._settings(how)
+            champion, (bad, more) = self._site.champion(), self._register(how)
             row = self._row(f"challenger {fault}", champion, lambda: self._promote(bad, *more))  # noqa: B023  called at once
             yield self._with_reason(row, bad)
         champion, bad = self._site.champion(), self._site.register()
@@ -252,18 +250,16 @@ class Scenarios:
         yield self._row("swap without leave", champion, lambda: self._promote(new))
         row = self._row("swap", new.version, lambda: self._swap(new), may_fail=True)
         yield self._with_outage(row, new)
-        bad = self._register(self._bad[DOES_NOT_START])
+        bad, _ = self._register(self._bad[DOES_NOT_START])
         name = "swap to what does not start"
         row = self._row(name, new.version, lambda: self._swap(bad), may_fail=True)
         yield self._with_outage(self._with_reason(row, bad), bad)
 
-    def _promote(self, version: Version, *settings: str) -> tuple[int, str]:
-        number = str(version.version)
-        return self._site.command("promote", "--registered-version", number, *settings)
+    def _promote(self, version: Version, *more: str) -> tuple[int, str]:
+        return self._site.command("promote", "--registered-version", str(version.version), *more)
 
     def _swap(self, version: Version) -> tuple[int, str]:
-        number = str(version.version)
-        return self._site.command("promote", "--registered-version", number, "--allow-outage")
+        return self._promote(version, "--allow-outage")
 
     def _wait_step(
         self, process: subprocess.Popen[str], version: Version, step: PromotionStep
@@ -309,7 +305,7 @@ class Scenarios:
         champion = self._site.champion()
         if expected is None and champion in accepts:
             expected = champion
-        last = (said.strip().splitlines() or [""])[-1] if status not in (0,) else ""
+        last = (said.strip().splitlines() or [""])[-1] if status else ""
         return Row(
             scenario=scenario,
             expected=expected,

@@ -18,6 +18,7 @@ from infra.fuzz.target import Target
 from orchestrator.canaries.reply import parse_reply
 from orchestrator.canaries.wire import Response
 from orchestrator.core.requests import RequestRecord, TokenSource
+from orchestrator.core.sampling import Shaping
 from orchestrator.load import sse
 from orchestrator.load.answer import Answer
 from orchestrator.load.call import Call, Sampling
@@ -50,7 +51,7 @@ CALL = Call(
     prompt="",
     endpoint="completions",
     model="m",
-    sampling=Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0, max_tokens=9, ignore_eos=False),
+    sampling=Sampling(temperature=0.0, shaping=Shaping(), seed=0, max_tokens=9, ignore_eos=False),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -70,7 +69,10 @@ class Asked:
 
 def spec_target() -> Target:
     """Return requests within and beside the router's specification, to a running router."""
-    return Target(name="router by its spec", make=_make, check=_check, cost=100)
+    asker = _Asker()
+    return Target(
+        name="router by its spec", make=_make, check=asker.check, cost=100, close=asker.close
+    )
 
 
 @cache
@@ -155,19 +157,27 @@ def _make(source: random.Random) -> Asked:
     return Asked(case, headers)
 
 
-@cache
-def _site() -> tuple[Site, requests.Session]:
-    """Return a site that runs until the interpreter ends, and what asks it."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    site, session = stack.enter_context(serving()), stack.enter_context(requests.Session())
-    session.trust_env = False
-    return site, session
+class _Asker:
+    """A site and what asks it, both from the first check on."""
 
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._found: tuple[Site, requests.Session] | None = None
 
-def _check(asked: Asked) -> str | None:
-    site, session = _site()
-    return fault_of(site, session, asked) or honest_fault(site, session)
+    def check(self, asked: Asked) -> str | None:
+        """Return what is wrong with the answer, or with an honest client's after it, or None."""
+        if self._found is None:
+            site = self._stack.enter_context(serving())
+            session = self._stack.enter_context(requests.Session())
+            session.trust_env = False
+            self._found = site, session
+        site, session = self._found
+        return fault_of(site, session, asked) or honest_fault(site, session)
+
+    def close(self) -> None:
+        """End the site."""
+        self._found = None
+        self._stack.close()
 
 
 def fault_of(site: Site, session: requests.Session, asked: Asked) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +23,14 @@ class Target:
         check: Reads an input and returns what was wrong with the answer, or None. What it raises
             is a crash: errors that the input earned are its business.
         cost: How many inputs of the plainest target one of this takes the time of.
+        close: Ends what checks have started; a later check starts it again.
     """
 
     name: str
     make: Callable[[random.Random], Any]
     check: Callable[[Any], str | None]
     cost: int = 1
+    close: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -62,24 +65,25 @@ def input_of(target: Target, seed: int, number: int) -> Any:
 
 
 def fuzz(target: Target, inputs: int, seed: int) -> Tally:
-    """Check so many inputs, the numbers 0 to ``inputs - 1`` of the seed."""
+    """Check so many inputs, the numbers 0 to ``inputs - 1`` of the seed, and close the target."""
     tally = Tally(target.name)
     clock = time.perf_counter
     started_s = clock()
-    for number in range(inputs):
-        given = input_of(target, seed, number)
-        before_s = clock()
-        try:
-            wrong = target.check(given)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is what is looked for
-            tally.crashes += 1
-            fault = f"{type(error).__name__}: {error}"
-        else:
-            tally.wrong += wrong is not None
-            fault = wrong or ""
-        tally.slowest_s = max(tally.slowest_s, clock() - before_s)
-        if fault and len(tally.kept) < KEPT:
-            tally.kept.append(f"input {number} of seed {seed}: {fault}"[:500])
-        tally.inputs += 1
-    tally.seconds = clock() - started_s
+    with closing(target):
+        for number in range(inputs):
+            given = input_of(target, seed, number)
+            before_s = clock()
+            try:
+                wrong = target.check(given)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is what is looked for
+                tally.crashes += 1
+                fault = f"{type(error).__name__}: {error}"
+            else:
+                tally.wrong += wrong is not None
+                fault = wrong or ""
+            tally.slowest_s = max(tally.slowest_s, clock() - before_s)
+            if fault and len(tally.kept) < KEPT:
+                tally.kept.append(f"input {number} of seed {seed}: {fault}"[:500])
+            tally.inputs += 1
+        tally.seconds = clock() - started_s
     return tally

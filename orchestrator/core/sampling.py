@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Self
 
 from orchestrator.errors import ConfigError
 
@@ -31,6 +32,26 @@ def same_temperature(value: float) -> float:
     A client that counts in float32 sends 0.7 as 0.699999988.
     """
     return float(f"{value:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaping:
+    """What is done to the distribution that tokens are drawn from, beside its temperature.
+
+    Nothing is by default. The names are vLLM's, and those of the keys of ``load``.
+    """
+
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means no limit."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    @classmethod
+    def of(cls, stated: object) -> Self:
+        """Return that of a record with fields of the same names."""
+        return cls(**{item.name: getattr(stated, item.name) for item in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

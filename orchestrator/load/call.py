@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestrator.core.sampling import Shaping
 from orchestrator.errors import ConfigError
 from orchestrator.load.prompts import EXTRA_KEYS
 
@@ -25,12 +26,7 @@ class Sampling:
     """
 
     temperature: float
-    top_p: float
-    top_k: int
-    """0 means no limit."""
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    shaping: Shaping
     seed: int
     max_tokens: int
     ignore_eos: bool
@@ -69,23 +65,23 @@ class Call:
 
 def request_body(call: Call) -> dict[str, Any]:
     """Return the JSON body of the call, with its sampling written out in full."""
-    sampling = call.sampling
+    sampling, shaping = call.sampling, call.sampling.shaping
     body: dict[str, Any] = {
         "model": call.model,
         "stream": True,
         "stream_options": {"include_usage": True},
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
+        "top_p": shaping.top_p,
+        "presence_penalty": shaping.presence_penalty,
+        "frequency_penalty": shaping.frequency_penalty,
         "seed": sampling.seed,
         "max_tokens": sampling.max_tokens,
     }
     if call.dialect == "vllm":
         body |= {
-            "top_k": sampling.top_k,
+            "top_k": shaping.top_k,
             "min_p": 0.0,
-            "repetition_penalty": sampling.repetition_penalty,
+            "repetition_penalty": shaping.repetition_penalty,
             "ignore_eos": sampling.ignore_eos,
         }
         if call.continuous_usage:
@@ -100,13 +96,14 @@ def request_body(call: Call) -> dict[str, Any]:
 
 
 def _check_openai(sampling: Sampling) -> None:
-    if sampling.top_k != 0:
+    shaping = sampling.shaping
+    if shaping.top_k != 0:
         raise ConfigError(
-            "top_k", f"OpenAI's API has no top_k, but it is {sampling.top_k}", "set it to 0"
+            "top_k", f"OpenAI's API has no top_k, but it is {shaping.top_k}", "set it to 0"
         )
     if sampling.ignore_eos:
         raise ConfigError("ignore_eos", "OpenAI's API cannot ignore ends", "set it to false")
-    if sampling.repetition_penalty != 1.0:
+    if shaping.repetition_penalty != 1.0:
         raise ConfigError("repetition_penalty", "OpenAI's API has none", "set it to 1.0")
 
 

@@ -65,11 +65,7 @@ class CallSequence:
             dialect=settings.dialect,
             sampling=Sampling(
                 temperature=cell.temperature,
-                top_p=settings.top_p,
-                top_k=settings.top_k,
-                repetition_penalty=settings.repetition_penalty,
-                presence_penalty=settings.presence_penalty,
-                frequency_penalty=settings.frequency_penalty,
+                shaping=settings.shaping,
                 seed=choice.seed,
                 max_tokens=max_tokens,
                 ignore_eos=settings.ignore_eos,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.core.sampling import Shaping
+
 STALL_TIMEOUT_S = 120.0
 """Longest time without a byte where nothing else is asked for."""
 
@@ -13,12 +15,7 @@ STALL_TIMEOUT_S = 120.0
 class LoadSettings:
     """How to ask and how long; which cell and which server are the ``LoadRequest``'s."""
 
-    top_p: float
-    top_k: int
-    """0 means no limit."""
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    shaping: Shaping
     endpoint: Literal["chat", "completions"]
     max_tokens: int
     ignore_eos: bool

@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core.requests import RequestRecord
+from orchestrator.core.sampling import Shaping
 from orchestrator.fakes.openai import Part, Script, SseServer
 from orchestrator.load.call import Call, Sampling
 from orchestrator.load.client import SseClient
 
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=20, seed=11, max_tokens=8, ignore_eos=True)
+SAMPLING = Sampling(
+    temperature=0.7, shaping=Shaping(top_p=0.9, top_k=20), seed=11, max_tokens=8, ignore_eos=True
+)
 CALL = Call(
     request_id="r",
     prompt_id="p",

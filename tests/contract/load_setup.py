@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.core.exposition import parse_counters
 from orchestrator.core.requests import LoadResult, Moment, RequestRecord
+from orchestrator.core.sampling import Shaping
 from orchestrator.core.types import Cell
 from orchestrator.fakes.openai import EngineSettings
 from orchestrator.load.prompts import Prompt
@@ -31,8 +32,7 @@ def nothing(_moment: Moment) -> None:
 
 def settings(**changes: Any) -> LoadSettings:
     values: dict[str, Any] = {
-        "top_p": 1.0,
-        "top_k": 0,
+        "shaping": Shaping(),
         "endpoint": "completions",
         "max_tokens": MAX_TOKENS,
         "ignore_eos": True,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from orchestrator.core.sampling import Shaping
 from orchestrator.errors import MeasurementError
 from orchestrator.load.call import Call, Sampling
 from orchestrator.load.scoring import TokenClient, TokenServer
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 def call(server: TokenServer, seed: int = 1, **changes: Any) -> Call:
     sampling = Sampling(
-        temperature=1.0, top_p=1.0, top_k=0, seed=seed, max_tokens=MAX_TOKENS, ignore_eos=True
+        temperature=1.0, shaping=Shaping(), seed=seed, max_tokens=MAX_TOKENS, ignore_eos=True
     )
     return Call(
         request_id=f"contract-{seed}",

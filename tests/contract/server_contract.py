@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.core.exposition import parse_counters
 from orchestrator.core.requests import RequestFault, RequestRecord, TokenSource
+from orchestrator.core.sampling import Shaping
 from orchestrator.core.types import CounterSnapshot
 from orchestrator.load.call import Call, Sampling
 from orchestrator.load.client import SseClient
@@ -41,8 +42,7 @@ class ServerUnderTest:
         """Return a call with a prompt of its own."""
         sampling = Sampling(
             temperature=self.temperature,
-            top_p=1.0,
-            top_k=0,
+            shaping=Shaping(),
             seed=100 + number,
             max_tokens=MAX_TOKENS,
             ignore_eos=True,

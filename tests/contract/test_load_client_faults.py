@@ -11,6 +11,7 @@ import pytest
 from client_calls import CALL, CHAT, SAMPLING, answer, ask, ask_all
 
 from orchestrator.core.requests import RequestFault, RequestRecord
+from orchestrator.core.sampling import Shaping
 from orchestrator.errors import ConfigError
 from orchestrator.fakes.openai import (
     DONE,
@@ -270,7 +271,7 @@ def test_client_strict_server_names_the_parameter_that_it_does_not_know() -> Non
 
 
 def test_client_openai_dialect_satisfies_a_strict_server() -> None:
-    sampling = replace(SAMPLING, top_k=0, ignore_eos=False)
+    sampling = replace(SAMPLING, shaping=Shaping(top_p=0.9), ignore_eos=False)
     with serving(engine_server(EngineSettings(is_strict=True))) as server:
         calls = [replace(call, dialect="openai", sampling=sampling) for call in (CALL, CHAT)]
         records = ask_all(server.url, calls)

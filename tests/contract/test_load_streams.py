@@ -9,6 +9,7 @@ import pytest
 from load_setup import MAX_TOKENS, PACE, WORKLOAD, Edges, http_load, nothing, request
 
 from orchestrator.core.requests import Moment, RequestFault, RequestRecord, TokenSource
+from orchestrator.core.sampling import Shaping
 from orchestrator.core.window import tokens_between
 from orchestrator.errors import TransientError
 from orchestrator.fakes.openai import (
@@ -112,7 +113,9 @@ def test_load_two_arms_get_the_same_prompts_and_seeds(sse_server: SseServer) -> 
 
 
 def test_load_writes_the_cell_and_the_settings_into_requests(sse_server: SseServer) -> None:
-    http_load(top_p=0.8, top_k=5, ignore_eos=False).run(request(sse_server.url), nothing)
+    http_load(shaping=Shaping(top_p=0.8, top_k=5), ignore_eos=False).run(
+        request(sse_server.url), nothing
+    )
 
     body = sse_server.bodies[-1]
     expected = {"temperature": 0.7, "top_p": 0.8, "top_k": 5, "ignore_eos": False, "model": "m"}

@@ -17,6 +17,7 @@ import pytest
 from orchestrator.core.checks import Expectations
 from orchestrator.core.node_health import NodeNeeds
 from orchestrator.core.requests import LoadResult, Moment
+from orchestrator.core.sampling import Shaping
 from orchestrator.core.types import Arm, Block, Cell, Invalid
 from orchestrator.fakes.openai import (
     DONE,
@@ -80,8 +81,7 @@ def measure(
     **changes: Any,
 ) -> Block:
     values: dict[str, Any] = {
-        "top_p": 1.0,
-        "top_k": 0,
+        "shaping": Shaping(),
         "endpoint": "completions",
         "max_tokens": 24,
         "ignore_eos": True,

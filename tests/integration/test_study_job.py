@@ -71,7 +71,7 @@ def test_study_whose_driver_was_killed_goes_on_promotes_and_keeps_its_champion(
     assert cli.main(["study", str(STUDY), *settings, *resume]) == 2
     assert "has its verdict" in capfd.readouterr().err
 
-    assert run_study(cluster, STUDY, settings) == ExitStatus.NOTHING_PROMOTED
+    assert run_study(cluster, STUDY, settings) == ExitStatus.NO_GO
 
     output = capfd.readouterr().out
     assert "nothing is promoted" in output

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
+
 from orchestrator.core.promotion import Gate
 from orchestrator.errors import TransientError
 from orchestrator.fakes.production import FakeProduction
@@ -207,3 +209,21 @@ def scene_with_champion(production: FakeProduction | None = None) -> tuple[Scene
         scene.promote(first)
     scene.registry.steps.clear()
     return scene, scene.register(7)
+
+
+def promote_and_die(scene: Scene, version: Version, step: str) -> None:
+    """Promote in a process that is killed when it would record this step."""
+    fuse = Fuse()
+
+    def dies(call: str, what: str) -> bool:
+        if (call, what) == ("tag", step):
+            fuse.is_dead = True
+            raise Killed
+        return False
+
+    scene.registry.refuses = dies
+    registry: Any = Wire(scene.registry, fuse)
+    production: Any = Wire(scene.production, fuse)
+    with pytest.raises(Killed):
+        replace(scene, registry=registry, production=production).promote(version)
+    scene.registry.refuses = lambda _call, _what: False

@@ -267,7 +267,7 @@ def test_study_file_that_is_no_mapping_is_told_so(
 
 
 def _nothing_promoted(_config: StudyConfig, **_options: object) -> int:
-    return ExitStatus.NOTHING_PROMOTED
+    return ExitStatus.NO_GO
 
 
 def test_nothing_promoted_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:

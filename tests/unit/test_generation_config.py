@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.generation_config import generation_defaults
-from orchestrator.core.sampling import NEUTRAL, require_speculative
+from orchestrator.config_load import LoadConfig
+from orchestrator.core.sampling import NEUTRAL, SamplingDefaults, Shaping, require_speculative
 from orchestrator.errors import ConfigError
 
 TABLE = json.loads(
@@ -114,3 +115,9 @@ def test_min_p_is_refused_where_drafts_are_verified(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"min_p: 0\.05 \(from generation_config\.json\)"):
         require_speculative(generation_defaults(folder, {}))
     require_speculative(generation_defaults(folder, {"generation_config": "vllm"}))
+
+
+def test_load_that_states_nothing_is_shaped_as_an_engine_does_without_a_generation_config() -> None:
+    of_engine = SamplingDefaults(**NEUTRAL, sources={})  # type: ignore[arg-type]  # of all types
+
+    assert Shaping() == Shaping.of(of_engine) == Shaping.of(LoadConfig(workload="code"))

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.sampling import Shaping
 from orchestrator.load.answer import Answer, error_message
 from orchestrator.load.call import Call, Sampling
 from orchestrator.load.sse import SseDecoder
@@ -19,7 +20,13 @@ CALL = Call(
     prompt="def f():",
     endpoint="chat",
     model="m",
-    sampling=Sampling(temperature=0.7, top_p=0.9, top_k=20, seed=11, max_tokens=8, ignore_eos=True),
+    sampling=Sampling(
+        temperature=0.7,
+        shaping=Shaping(top_p=0.9, top_k=20),
+        seed=11,
+        max_tokens=8,
+        ignore_eos=True,
+    ),
 )
 SCALARS = st.one_of(
     st.none(),

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.sampling import Shaping
 from orchestrator.errors import ConfigError
 from orchestrator.load.call import Call, Sampling
 
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=20, seed=11, max_tokens=8, ignore_eos=True)
+SAMPLING = Sampling(
+    temperature=0.7, shaping=Shaping(top_p=0.9, top_k=20), seed=11, max_tokens=8, ignore_eos=True
+)
 CHAT = Call(
     request_id="r",
     prompt_id="p",
@@ -29,11 +32,14 @@ CHAT = Call(
         ({"endpoint": "completions", "extra": {"tools": []}}, "extra.tools"),
         ({"endpoint": "completions", "messages": ({"role": "user"},)}, "messages"),
         ({"dialect": "openai"}, "top_k"),
-        ({"dialect": "openai", "sampling": replace(SAMPLING, top_k=0)}, "ignore_eos"),
+        (
+            {"dialect": "openai", "sampling": replace(SAMPLING, shaping=Shaping(top_p=0.9))},
+            "ignore_eos",
+        ),
         (
             {
                 "dialect": "openai",
-                "sampling": replace(SAMPLING, top_k=0, ignore_eos=False),
+                "sampling": replace(SAMPLING, shaping=Shaping(top_p=0.9), ignore_eos=False),
                 "extra": {"chat_template_kwargs": {}},
             },
             "extra.chat_template_kwargs",

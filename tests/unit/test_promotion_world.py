@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from promotion_scene import (
     MODEL,
-    Fuse,
-    Killed,
     RecordingRegistry,
     Scene,
-    Wire,
     kept,
+    promote_and_die,
     scene_with_champion,
 )
 
@@ -45,28 +44,6 @@ def pruned_scene() -> tuple[PrunedRegistry, Scene]:
     return registry, scene
 
 
-def promote_and_die(scene: Scene, number: int, at: tuple[str, str]) -> None:
-    """Kill the promotion of a version at one call to the registry."""
-    fuse = Fuse()
-
-    def dies(call: str, what: str) -> bool:
-        if (call, what) == at:
-            fuse.is_dead = True
-            raise Killed
-        return False
-
-    scene.registry.refuses = dies
-    killed = Scene(
-        production=Wire(scene.production, fuse),  # type: ignore[arg-type]
-        registry=Wire(scene.registry, fuse),  # type: ignore[arg-type]
-        clock=scene.clock,
-        free_boards=lambda: scene.production.num_free,
-    )
-    with pytest.raises(Killed):
-        killed.promote(version(scene, number))
-    scene.registry.refuses = lambda _call, _what: False
-
-
 def version(scene: Scene, number: int) -> Version:
     found = scene.registry.by_number(MODEL, number)
     assert found is not None
@@ -78,7 +55,7 @@ def test_promotion_that_goes_back_does_not_wait_for_a_version_that_was_deleted(
     deleted: set[int],
 ) -> None:
     registry, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", "booted"))
+    promote_and_die(scene, version(scene, 4), "booted")
     registry.deleted |= deleted
 
     scene.promoter().settle(MODEL)
@@ -97,7 +74,7 @@ def test_promotion_that_is_finished_does_not_wait_for_a_version_that_was_deleted
     deleted: set[int],
 ) -> None:
     registry, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", "aliased"))
+    promote_and_die(scene, version(scene, 4), "aliased")
     registry.deleted |= deleted
 
     scene.promoter().settle(MODEL)
@@ -115,7 +92,7 @@ def test_promotion_that_is_finished_does_not_wait_for_a_version_that_was_deleted
 def test_production_of_a_champion_that_was_deleted_is_left_alone(step: str) -> None:
     """Whoever deletes the alias or the version of what serves has not said what should."""
     registry, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", step))
+    promote_and_die(scene, version(scene, 4), step)
     registry.deleted.add(2)
     before = scene.serving()
 
@@ -237,6 +214,36 @@ def test_champion_that_does_not_come_back_keeps_no_other_version_out(capacity: i
     assert scene.aliases() == {CHAMPION: 3, CHALLENGER: None, PREVIOUS: 1}
 
 
+def test_old_version_without_answers_and_new_one_without_an_end_are_told_as_one_fault() -> None:
+    is_lost: list[bool] = []
+
+    class Lingering(FakeProduction):
+        """Its second version does not end."""
+
+        def state(self) -> ProductionState:
+            found = super().state()
+            lingers = {"specpilot-v2": "RUNNING"} if is_lost else {}
+            return replace(found, engines={**found.engines, **lingers})
+
+    def measure(_on: Version) -> Measurement:
+        is_lost.append(True)
+        raise PromotionError("3 requests failed")
+
+    scene, bad = scene_with_champion(
+        Lingering(fails=lambda spec: bool(is_lost) and spec["depth"] == 3)
+    )
+
+    with pytest.raises(PromotionError) as caught:
+        scene.promote(bad, measure)
+
+    text = str(caught.value)
+    assert text.count("could not be put back") == 1
+    assert "version 1 is declared alone and does not answer: specpilot-v1 did not start" in text
+    assert text.endswith("; specpilot-v2 did not end in 300 s")
+    assert text.endswith(scene.said[-1])
+    assert scene.step(bad) == "verified"  # its record is open: the next command tries again
+
+
 def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_alone() -> None:
     scene, other = scene_with_champion()
     scene.registry.set_alias(MODEL, CHAMPION, other.version)
@@ -246,8 +253,12 @@ def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_al
         lambda: scene.promoter().sync(MODEL),
         lambda: scene.promote(version(scene, 1)),
     ):
-        with pytest.raises(ConfigError, match="has promoted a version 1 that is not its champion"):
+        with pytest.raises(ConfigError) as caught:
             command()
+        error = caught.value
+        assert error.problem.endswith("has promoted a version 1 that is not its champion")
+        assert "if the alias was moved by hand, give it back" in error.remedy
+        assert "production.route" not in str(error)
 
     assert scene.serving() == before
     scene.registry.set_alias(MODEL, CHAMPION, 1)
@@ -258,7 +269,7 @@ def test_alias_that_was_moved_by_hand_is_told_as_that_and_what_serves_is_left_al
 @pytest.mark.parametrize("step", ["verified", "shifted", "drained"])
 def test_promotion_whose_tags_somebody_removed_is_ended_as_the_remedy_says(step: str) -> None:
     _, scene = pruned_scene()
-    promote_and_die(scene, 4, ("tag", step))
+    promote_and_die(scene, version(scene, 4), step)
     scene.registry.set_tag(MODEL, 4, STEP_TAG, "half way")
     with pytest.raises(ConfigError, match=r"remove specpilot.promotion and .*, then `sync`"):
         scene.promoter().sync(MODEL)

@@ -15,6 +15,7 @@ from promotion_scene import (
     MuteProduction,
     Scene,
     Wire,
+    promote_and_die,
     scene_with_champion,
 )
 
@@ -23,7 +24,6 @@ from orchestrator.config import StudyConfig, load_config
 from orchestrator.errors import ConfigError, OrchestratorError, PromotionError
 from orchestrator.fakes.production import FakeProduction
 from orchestrator.fakes.tracker import FakeRegistry
-from orchestrator.ports import Version
 from orchestrator.promotion_record import CHALLENGER, CHAMPION, PREVIOUS
 
 DEMO = Path("conf/study/demo.yaml")
@@ -31,24 +31,6 @@ DEMO = Path("conf/study/demo.yaml")
 
 def broken_at_depth_3() -> FakeProduction:
     return FakeProduction(is_broken=lambda spec: spec["depth"] == 3)
-
-
-def cut_off(scene: Scene, version: Version, step: str) -> None:
-    """Let the process of a promotion be killed when it would record this step."""
-    fuse = Fuse()
-
-    def dies(call: str, what: str) -> bool:
-        if (call, what) == ("tag", step):
-            fuse.is_dead = True
-            raise Killed
-        return False
-
-    scene.registry.refuses = dies
-    registry: Any = Wire(scene.registry, fuse)
-    production: Any = Wire(scene.production, fuse)
-    with pytest.raises(Killed):
-        replace(scene, registry=registry, production=production).promote(version)
-    scene.registry.refuses = lambda _call, _what: False
 
 
 def test_sync_declares_a_lost_champion_alone_and_sees_that_it_answers() -> None:
@@ -127,7 +109,7 @@ def test_sync_of_a_champion_that_does_not_come_back_fails(production: FakeProduc
 @pytest.mark.parametrize("step", ["booted", "verified", "shifted", "drained"])
 def test_sync_after_a_lost_head_ends_a_promotion_that_was_cut_off_first(step: str) -> None:
     scene, version = scene_with_champion()
-    cut_off(scene, version, step)
+    promote_and_die(scene, version, step)
     scene.production.lose()
 
     scene.promoter().sync(MODEL)
@@ -139,7 +121,7 @@ def test_sync_after_a_lost_head_ends_a_promotion_that_was_cut_off_first(step: st
 
 def test_sync_past_the_point_of_no_return_brings_the_new_champion() -> None:
     scene, version = scene_with_champion()
-    cut_off(scene, version, "aliased")
+    promote_and_die(scene, version, "aliased")
     scene.production.lose()
 
     scene.promoter().sync(MODEL)

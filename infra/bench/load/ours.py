@@ -20,6 +20,7 @@ from infra.bench.load.bare import PROMPT, parser, write
 from infra.bench.load.cells import MODEL
 from infra.bench.load.reports import Figure, Report, ReportError
 from orchestrator.core.requests import LoadResult, Moment
+from orchestrator.core.sampling import Shaping
 from orchestrator.core.types import Cell
 from orchestrator.core.window import quantiles, started_within, tokens_between
 from orchestrator.load.settings import LoadSettings
@@ -33,8 +34,7 @@ NUM_PROMPTS = 64
 def measure(url: str, *, streams: int, output_tokens: int, window_s: float) -> Report:
     """Run the load and return what it saw."""
     settings = LoadSettings(
-        top_p=1.0,
-        top_k=0,
+        shaping=Shaping(),
         endpoint="chat",
         max_tokens=output_tokens,
         ignore_eos=True,

@@ -136,12 +136,13 @@ def choice_lines(num_races: int, num_processes: int) -> Iterator[str]:
             for offset in CHOICE_OFFSETS:
                 pair = partial(_losses, num_nodes, offset)
                 found = np.array(list(pool.map(pair, range(num_races), chunksize=5)))
-                alone, always = found.mean(axis=0)
-                apart = found[:, 1] - found[:, 0]
-                error = float(apart.std(ddof=1)) / math.sqrt(num_races)
+                told_late, told_always = found.mean(axis=0)
+                differences = found[:, 1] - found[:, 0]
+                error = float(differences.std(ddof=1)) / math.sqrt(num_races)
                 yield (
-                    f"{num_nodes:>5} {offset:>6.1%} {alone:>20.3%}{always:>10.3%}"
-                    f"{always - alone:>12.3%}{error:>8.3%}{np.mean(apart != 0):>8.1%}"
+                    f"{num_nodes:>5} {offset:>6.1%} {told_late:>20.3%}{told_always:>10.3%}"
+                    f"{told_always - told_late:>12.3%}{error:>8.3%}"
+                    f"{np.mean(differences != 0):>8.1%}"
                 )
 
 

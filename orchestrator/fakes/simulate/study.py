@@ -25,6 +25,8 @@ from orchestrator.core.verdict import Verdict, decide
 from orchestrator.fakes.simulate.world import TimedBoot, World
 
 TellsNode = Literal["never", "confirmation", "always"]
+"""When a race knows the node of its next boot, where only one is free: from its choice on
+(``confirmation``), also before (``always``), or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
