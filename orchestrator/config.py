@@ -77,7 +77,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> StudyConfig:
 
 
 def _composed(path: Path, overrides: Sequence[str]) -> StudyConfig:
-    layers = [*_layers(path, seen=()), *map(_override, overrides)]
+    layers = [*_layers(path, seen=())]
+    for item in overrides:
+        layer = _override(item)
+        _require_sections(item.partition("=")[0], layers)
+        layers.append(layer)
     for layer in layers:
         _refuse_filling_in(OmegaConf.to_container(layer, resolve=False), key="")
     try:
@@ -111,10 +115,14 @@ def _located(error: Exception, layers: Sequence[DictConfig], path: Path) -> Conf
     key = str(getattr(error, "full_key", None) or path)
     text = str(error).strip().splitlines()[0]
     stated = ConfigError(key, text, f"correct it in {path.name} or the files it includes")
+    return find_fault(StudyConfig, _overlaid(layers)) or stated
+
+
+def _overlaid(layers: Sequence[DictConfig]) -> dict[Any, Any]:
     plain: dict[Any, Any] = {}
     for layer in layers:
         plain = _overlay(plain, OmegaConf.to_container(layer, resolve=False))
-    return find_fault(StudyConfig, plain) or stated
+    return plain
 
 
 def _overlay(base: Any, layer: Any) -> dict[Any, Any]:
@@ -125,6 +133,23 @@ def _overlay(base: Any, layer: Any) -> dict[Any, Any]:
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
         result[key] = _overlay(below, value) if both else value
     return result
+
+
+def _require_sections(key: str, layers: Sequence[DictConfig]) -> None:
+    """Refuse an override below a value, which OmegaConf would put a section in the place of.
+
+    Raises:
+        ConfigError: What is above the key is no section.
+    """
+    value: Any = _overlaid(layers)
+    *above, _ = key.split(".")
+    for depth, name in enumerate(above, start=1):
+        value = value.get(name)
+        if value is None:
+            return
+        if not isinstance(value, Mapping):
+            holder = ".".join(above[:depth])
+            raise ConfigError(key, f"{holder} is {value!r} and no section", f"give {holder}=VALUE")
 
 
 def _refuse_filling_in(value: object, key: str) -> None:

@@ -37,7 +37,8 @@ _QUERY = re.compile(
     r"(?P<address>(?<![\w+.-])[A-Za-z][\w+.-]*://(?:[^\s?#\"']|#(?:/|[0-9a-f]{32}\b))*+)[?#][^\s\"']*"
 )
 _KNOWN_FORMS = re.compile(
-    r"\b(?:hf_|sk-|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abprs]-|nvapi-|pypi-)[\w-]{8,}"
+    # A name such as hf_overrides is no token of Hugging Face.
+    r"\b(?:hf_(?![a-z]{1,19}(?:_[a-z]{1,19})*\b)|sk-|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abprs]-|nvapi-|pypi-)[\w-]{8,}"
     r"|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\bya29\.[\w-]{8,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|(?i:\bbearer)\s+\S{8,}"
     r"|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z))"

@@ -151,20 +151,25 @@ def argument_fault(name: str, value: object) -> str | None:
     for text in [value, *items]:
         if isinstance(text, str) and not _can_travel(text):
             return "has a character that no command line can carry"
-    if not _is_finite(value):
-        return "has a number that is infinite or not a number (NaN), which JSON cannot carry"
+    if not _is_json(value):
+        return (
+            "has a number that is infinite or not a number (NaN), or something of YAML's own, as "
+            "bytes and keys that are no text, which JSON cannot carry"
+        )
     for text in items:
         if isinstance(text, str) and text.startswith("-") and not _NUMBER.fullmatch(text):
             return "has an item that would be read as an argument of its own"
     return None
 
 
-def _is_finite(value: object) -> bool:
+def _is_json(value: object) -> bool:
     if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
+        return all(isinstance(key, str) and _is_json(below) for key, below in value.items())
     if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
+        return all(map(_is_json, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
 
 
 def variable_fault(name: str, value: object) -> str | None:

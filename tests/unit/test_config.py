@@ -82,6 +82,24 @@ def test_overrides_win_over_files_and_later_ones_over_earlier() -> None:
     assert config.engine.args["enforce_eager"] is True
 
 
+def test_override_below_a_value_does_not_put_a_section_in_its_place() -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(DEMO, ["engine.args.generation_config.temperature=0.6"])
+
+    assert error.value.where == "engine.args.generation_config.temperature"
+    assert error.value.problem == "engine.args.generation_config is 'vllm' and no section"
+    assert error.value.remedy == "give engine.args.generation_config=VALUE"
+
+
+def test_override_below_what_an_earlier_one_made_a_section_is_taken() -> None:
+    overrides = ["engine.args.hf_overrides={a: 1}", "engine.args.hf_overrides.b.c=2"]
+
+    config = load_config(DEMO, [*overrides, "engine.args.new.x=3"])
+
+    assert config.engine.args["hf_overrides"] == {"a": 1, "b": {"c": 2}}
+    assert config.engine.args["new"] == {"x": 3}
+
+
 def test_override_of_a_list_replaces_it() -> None:
     config = load_config(DEMO, ["search.num_speculative_tokens=[5]"])
 
@@ -553,8 +571,19 @@ def test_cells_and_weights_that_cannot_be_told_apart_or_added_are_refused(
     assert error.value.where == where
 
 
-@pytest.mark.parametrize("value", [".nan", "1e999", "[1, .inf]", "{a: [-.inf]}"])
-def test_engine_argument_that_is_no_number_of_json_is_refused(value: str) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        ".nan",
+        "1e999",
+        "[1, .inf]",
+        "{a: [-.inf]}",
+        "!!binary aGk=",
+        "{a: [!!binary aGk=]}",
+        "{1: a}",
+    ],
+)
+def test_engine_argument_that_json_cannot_carry_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="infinite or not a number") as error:
         load_config(DEMO, [f"engine.args.max_model_len={value}"])
     assert error.value.where == "engine.args.max_model_len"

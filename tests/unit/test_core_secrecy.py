@@ -196,3 +196,17 @@ def test_words_of_a_report_are_no_secrets_and_forms_are() -> None:
         f"{legend}; Authorization: {SECRET}"
     )
     assert redact_forms("http://me:pass@host/x, hf_abcdefgh12") == f"http://host/x, {SECRET}"
+
+
+@pytest.mark.parametrize("name", ["hf_overrides", "hf_config_path", "hf_text_config"])
+def test_name_of_a_setting_is_no_token_of_hugging_face(name: str) -> None:
+    settings = {name: {"rope_parameters": {"factor": 2.0}}, "said": f"{name} is set"}
+
+    assert scrub(settings) == redact(settings) == settings
+
+
+@pytest.mark.parametrize(
+    "token", ["hf_" + "aB3dEfGh" * 4, "hf_" + "abcdefgh" * 4 + "ij", "hf_abcdefg1"]
+)
+def test_token_of_hugging_face_is_one(token: str) -> None:
+    assert redact_text(f"with {token} it works") == f"with {SECRET} it works"
