@@ -107,6 +107,9 @@ def run_race(
                 name=plan.study_id,
                 storage_path=str(plan.storage_path),
                 failure_config=tune.FailureConfig(max_failures=0),
+                # Tune would hold a trial's last result back until it has a checkpoint of it, and
+                # a process that dies meanwhile would take a boot with it that was told as done.
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 stop=StudyStopper(stop, progress),
                 callbacks=[progress],
                 verbose=0,

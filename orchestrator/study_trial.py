@@ -68,12 +68,6 @@ class SpecTrial(tune.Trainable):
             result |= {"boot": json.dumps(to_plain(self._trial.finish())), "done": True}
         return result | {"told": json.dumps([to_plain(entry) for entry in self._log.take()])}
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Store nothing: blocks live in the journal, the engine cannot be stored."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Restore nothing: a boot that was cut is a new boot."""
-
     def cleanup(self) -> None:
         """End the engine; its own failure must not hide how the trial ended."""
         try:
