@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from serve_apps.engine.spec import HOST
 
@@ -17,13 +19,34 @@ _MAX_PATH_BYTES = 107
 _NAME_BYTES = 1 + 36
 """A slash and a UUID: ``get_open_zmq_ipc_path`` of vLLM 0.32.0."""
 _SHORT = "/tmp"
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT = 20_000
+"""Ray's workers listen on 10002 to 19999: ``ray start --help``."""
+_TRIES = 100
+_chance = random.SystemRandom()
+"""Never seeded: processes that draw the same ports would take them from each other."""
 
 
 def free_port(host: str = HOST) -> int:
-    """Return a TCP port of an address of this machine, by default loopback's, that is free now."""
+    """Return a TCP port of an address of this machine, by default loopback's, that is free now.
+
+    Who asks for it listens on it seconds later. Where there is room, it lies below the ports that
+    the kernel itself gives to every connection and to listeners that name none
+    (``ip_local_port_range`` in ip(7)), one of which could have it by then.
+    """
+    for _ in range(_TRIES if (end := _first_ephemeral()) > _FIRST_PORT else 0):
+        if is_port_free(port := _chance.randrange(_FIRST_PORT, end), host):
+            return port
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def _first_ephemeral() -> int:
+    try:
+        return int(_EPHEMERAL.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def is_port_free(port: int, host: str = HOST) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_apps.engine.sockets import FOLDER_VARIABLE, socket_folder
+from serve_apps.engine import sockets
+from serve_apps.engine.sockets import FOLDER_VARIABLE, free_port, socket_folder
 
 
 @pytest.fixture
@@ -53,3 +55,31 @@ def test_socket_in_it_never_has_a_path_that_the_kernel_refuses(tmp_path: Path, n
         assert list(place.iterdir()) == []
     finally:
         folder.rmdir()
+
+
+def kernel_gives_from(first: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "ip_local_port_range"
+    path.write_text(f"{first}\t60999\n")
+    monkeypatch.setattr(sockets, "_EPHEMERAL", path)
+
+
+def test_free_port_is_none_that_the_kernel_gives_to_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = sockets._FIRST_PORT + 1
+    kernel_gives_from(sockets._FIRST_PORT + 4, place, monkeypatch)
+    monkeypatch.setattr(sockets, "is_port_free", lambda port, _host: port == free)
+
+    assert {free_port() for _ in range(20)} == {free}
+
+
+@pytest.mark.parametrize("first", [1024, sockets._FIRST_PORT])
+def test_free_port_without_room_below_the_kernels_is_one_of_those(
+    first: int, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel_gives_from(first, place, monkeypatch)
+
+    port = free_port()
+
+    with socket.create_server(("127.0.0.1", port)):
+        assert port >= 1024
