@@ -24,6 +24,7 @@ from infra.local.cluster import LocalCluster, Ports
 from orchestrator.config import load_config
 from orchestrator.core.promise import Expected
 from orchestrator.core.takeover import PromotionStep
+from orchestrator.exit_status import ExitStatus
 from orchestrator.interrupts import ended_like_ctrl_c, undisturbed
 from orchestrator.ports import Version
 from orchestrator.promotion_record import OUTAGE_TAG, REASON_TAG, STEP_TAG
@@ -381,10 +382,14 @@ def main() -> int:
         parser.error(f"no such scenario: {unknown[0]}")
     rows: list[Row] = []
     left: list[str] = []
-    with ended_like_ctrl_c(in_background=True):
-        for num_nodes in sorted({NODES[name] for name in wanted}, reverse=True):
-            names = [name for name in wanted if NODES[name] == num_nodes]
-            left += _run(names, num_nodes, args, rows)
+    try:
+        with ended_like_ctrl_c(in_background=True):
+            for num_nodes in sorted({NODES[name] for name in wanted}, reverse=True):
+                names = [name for name in wanted if NODES[name] == num_nodes]
+                left += _run(names, num_nodes, args, rows)
+    except KeyboardInterrupt:
+        print(f"interrupted after {len(rows)} scenarios")
+        return ExitStatus.INTERRUPTED
     wrong = sum(not row.is_right for row in rows)
     without_kill = [row for row in rows if not row.may_fail]
     bad = sum(row.tally.num_bad for row in without_kill)

@@ -28,6 +28,7 @@ from infra.demo import local_settings
 from infra.local.cluster import NODE_ADDRESSES, LocalCluster, Ports
 from orchestrator.config import load_config
 from orchestrator.core.codec import from_plain
+from orchestrator.exit_status import ExitStatus
 from orchestrator.interrupts import ended_like_ctrl_c, undisturbed
 
 STUDY = Path("conf/study/demo.yaml")
@@ -62,9 +63,13 @@ def main() -> int:
     done = {record.seed for record in read(results)}
     seeds = [seed for seed in range(args.first, args.first + args.studies) if seed not in done]
     left: list[str] = []
-    if seeds:
-        with ended_like_ctrl_c(in_background=True), _ground(args) as ground:
-            left = _run(seeds, args, ground, results)
+    try:
+        if seeds:
+            with ended_like_ctrl_c(in_background=True), _ground(args) as ground:
+                left = _run(seeds, args, ground, results)
+    except KeyboardInterrupt:
+        print(f"interrupted; what is done stands in {results}, and the same command goes on")
+        return ExitStatus.INTERRUPTED
     records = read(results)
     print("\n".join(table(records, left)))
     return 0 if all(record.is_right for record in records) and not left else 1

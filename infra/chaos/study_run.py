@@ -23,6 +23,7 @@ WAIT_S = 5.0
 """After a refusal, before the next try."""
 VERDICT = (0, 3)
 """Exit statuses of a study that came to its end."""
+ERROR = 1
 REFUSED = 2
 PAUSE_S = 2.0
 """Of each client between two requests: they are to notice what fails, not to load two cores."""
@@ -56,7 +57,7 @@ class StudyRecord:
     failures: Sequence[str] = ()
     """Kinds of the boots that failed, as MLflow has them."""
     said: str = ""
-    """The end of what the drivers said, where something is wrong."""
+    """The end of what the drivers said, where something is wrong or a driver ended by an error."""
 
     @property
     def is_right(self) -> bool:
@@ -143,7 +144,7 @@ class StudyRun:
             seconds=round(time.monotonic() - self.begun_s, 1),
             failed_headless=self.failed_headless,
             failures=found.failures,
-            said="" if is_right else "".join(self.said[-60:]),
+            said="" if is_right and ERROR not in self.starts else "".join(self.said[-60:]),
         )
 
     def _to_its_end(self) -> list[str]:
