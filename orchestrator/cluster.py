@@ -91,6 +91,7 @@ def connect() -> Any:
     Raises:
         ConfigError: There is none.
     """
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     address = os.environ.get("RAY_ADDRESS", "auto")
     try:
         is_none = address != "auto" and not _answers_grpc(address)
@@ -107,7 +108,22 @@ def connect() -> Any:
                 ignore_reinit_error=True,
             )
     except (OSError, RuntimeError, ValueError) as error:
+        if _is_unauthenticated(error):
+            raise ConfigError(
+                f"ray at '{address}'",
+                "it refuses this environment's token",
+                "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to its token",
+            ) from error
         raise _no_ray(address, "no running Ray answers") from error
+
+
+def _is_unauthenticated(error: BaseException | None) -> bool:
+    """Return whether Ray could not be joined for want of its token: it says so in a cause."""
+    while error is not None:
+        if "Unauthenticated" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _no_ray(address: str, problem: str) -> ConfigError:
@@ -269,7 +285,6 @@ def start_serve(config: StudyConfig) -> None:
     now on the reaper gives leases to trials of this process alone, and ends all others; a
     promotion has none, and ends those of dead studies.
     """
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if not _serve_runs():
         _require_free(config.production.http_host, config.production.http_port)
     serve.start(

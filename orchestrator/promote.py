@@ -221,8 +221,8 @@ class Promoter:
             self._emit(f"version {record.version} is the champion; ending what was before it")
             self._steps.crowned(act)
             return
-        self._emit(f"the {record.noun} of version {record.version} was cut off; going back")
-        left = self._steps.go_back(act, f"cut off after '{step.value}'")
+        reason = f"cut off after '{step.value}'"
+        left = self._steps.go_back(act, reason, ended=f"was {reason}")
         if left:
             raise PromotionError(f"version {record.version} of {found.version.model_name}{left}")
 
@@ -280,12 +280,14 @@ class Promoter:
                 f"{name}: the registry does not say whether it is the champion ({error}); both are "
                 "left as they are, and the next command goes on or back"
             ) from error
-        left = ""
-        if is_champion is False:
-            left = self._steps.go_back(act, str(error) or type(error).__name__)
+        if is_champion is False and not isinstance(error, Exception):
+            self._steps.go_back(act, "interrupted", ended="was interrupted")
+            if act.record.noun == "promotion":
+                self._emit(f"again: promote --registered-version {act.version.version}")
         if not isinstance(error, Exception):
             raise error
         if is_champion is False:
+            left = self._steps.go_back(act, str(error) or type(error).__name__)
             raise PromotionError(f"{name}: {error}{left}") from error
 
     def _require_not_taken(self, act: Act) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from orchestrator.core.promise import Promise
@@ -17,7 +18,6 @@ from orchestrator.promotion_record import (
     LIVE_GATES,
     OUTAGE_NOT_KNOWN,
     OUTAGE_TAG,
-    PROMISE_TAG,
     REASON_TAG,
     SINCE_TAG,
     STEP_TAG,
@@ -119,11 +119,16 @@ def format_decision(
     lines = [f"would {course.kind} {describe(course.version)}", f"serves now: {serves}"]
     lines += ["gates of its study:", *gate_lines(course.version), promise]
     lines.append(f"  premises {_answer(premises)}: {premises.reason}")
-    lines += [f"  {key}={value}" for key, value in settings.items()]
+    lines += [f"  {key}={_typed(value)}" for key, value in settings.items()]
     lines += _first(course)
     if outage is not None:
         lines.append(outage)
     return [*lines, f"decision: {_decided(course)}", "nothing was done"]
+
+
+def _typed(value: object) -> str:
+    """Return a setting's value as it is typed behind a study file."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _first(course: Course) -> list[str]:
@@ -199,9 +204,10 @@ def _history(version: Version, *, is_champion: bool) -> Sequence[str]:
     tags, lines = version.tags, list[str]()
     if is_champion and SINCE_TAG in tags:
         lines.append(f"serves since {tags[SINCE_TAG]}")
-    if is_champion and PROMISE_TAG in tags:
-        reason = tags.get(f"{PROMISE_TAG}_reason", "")
-        lines.append(f"promise {tags[PROMISE_TAG]}: {reason}")
+    for gate in LIVE_GATES if is_champion else ():
+        if gate in tags:
+            name, reason = gate.removeprefix(GATE_PREFIX), tags.get(f"{gate}_reason", "")
+            lines.append(f"{name} {tags[gate]}: {reason}")
     if is_champion and THROUGHPUT_TAG in tags:
         lines.append(f"{tags[THROUGHPUT_TAG]} output tokens/s through the production path")
     if is_champion and CANARY_TAG in tags:

@@ -107,8 +107,13 @@ class Steps:
         act.book.done(act.record, PromotionStep.RETIRED)
         self._say(act, "it serves alone")
 
-    def go_back(self, act: Act, reason: str) -> str:
+    def go_back(self, act: Act, reason: str, *, ended: str = "failed") -> str:
         """Put production back, then the aliases; return in words what could not be put back.
+
+        Args:
+            act: What is ended.
+            reason: Stands on the version.
+            ended: How, as the log has it.
 
         While it is not known what production holds, or the registry is not put back, the record
         stays open and the next command tries again. An old version that is declared alone and does
@@ -116,7 +121,7 @@ class Steps:
         """
         record, is_settled = act.record, False
         faults: list[str] = []
-        self._emit(f"{record.noun} of version {record.version} failed; putting production back")
+        self._say(act, f"it {ended}; putting production back")
         try:
             self._stage.declare_alone(act.old)
             if (silence := self._silence(act)) is not None:
@@ -133,8 +138,7 @@ class Steps:
                 act.book.uncrown(record, reason + left)
         except OrchestratorError as error:
             left += f"; the registry could not be put back: {error}"
-        if left:
-            self._emit(left.removeprefix("; "))
+        self._emit(left.removeprefix("; ") or _as_before(act))
         return left
 
     def _silence(self, act: Act) -> str | None:
@@ -258,3 +262,11 @@ class Steps:
             return
         act.book.note(act.record, OUTAGE_TAG, f"{act.outage_s:.1f}")
         self._say(act, f"the outage took {act.outage_s:.0f} s")
+
+
+def _as_before(act: Act) -> str:
+    if act.old is None:
+        return "no version serves, as before"
+    if act.record.champion_served:
+        return f"version {act.old.version} serves alone, as before"
+    return f"version {act.old.version} is declared alone, as before, when it did not answer either"

@@ -205,6 +205,12 @@ def test_interrupted_promotion_is_put_back_and_stays_an_interrupt() -> None:
 
     assert scene.serving() == ({"specpilot-v1"}, {"specpilot-v1": 1.0})
     assert scene.aliases()[CHAMPION] == 1
+    assert scene.said[-3:] == [
+        "promotion of version 2: it was interrupted; putting production back",
+        "version 1 serves alone, as before",
+        "again: promote --registered-version 2",
+    ]
+    assert scene.tag(version, REASON_TAG) == "interrupted"
 
 
 def test_challenger_that_does_not_come_up_is_waited_for_until_the_deadline_only() -> None:

@@ -37,7 +37,7 @@ def require_as_decided(
     scene: Scene, course: Course, error: OrchestratorError | None, said: list[str]
 ) -> None:
     text, version = "\n".join(said), course.version
-    assert ("was cut off; going back" in text) == (course.first == "back")
+    assert ("it was cut off after" in text) == (course.first == "back")
     assert ("is the champion; ending what was before it" in text) == (course.first == "finish")
     if course.refusal is not None:
         assert str(error) == str(course.refusal)

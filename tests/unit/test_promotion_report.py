@@ -18,6 +18,7 @@ from orchestrator.promotion_record import (
     PROMISE_TAG,
     REASON_TAG,
     SINCE_TAG,
+    SOAK_TAG,
     STEP_TAG,
     THROUGHPUT_TAG,
     Found,
@@ -73,7 +74,7 @@ def decision(
         promise=promise_line(promise),
         premises=premises,
         outage=outage,
-        settings={"policy.canary_share": 0.1},
+        settings={"policy.approval": "auto", "policy.canary_share": 0.1, "policy.canary_s": None},
     )
 
 
@@ -87,7 +88,8 @@ def test_decision_shows_every_gate_with_its_reason_and_the_steps() -> None:
     assert not any("slow" in line for line in lines), "the last promotion's answer is no gate now"
     assert "  promise in c1_t0.7: at most 80.4 ms a step" in "\n".join(lines)
     assert "  premises hold: as they were" in lines
-    assert "  policy.canary_share=0.1" in lines
+    assert {"  policy.approval=auto", "  policy.canary_share=0.1"} < set(lines)
+    assert "  policy.canary_s=null" in lines, "as it is typed"
     assert "give it a share of the traffic; shift all traffic to it" in lines[-2]
     assert lines[-1] == "nothing was done"
 
@@ -185,6 +187,8 @@ def test_status_says_what_serves_since_when_and_on_which_evidence() -> None:
             SINCE_TAG: "2026-01-01 00:00:38 UTC",
             PROMISE_TAG: "passed",
             f"{PROMISE_TAG}_reason": "79.0 ms a step",
+            SOAK_TAG: "passed",
+            f"{SOAK_TAG}_reason": "at 8 requests at a time, all 42 were answered",
             THROUGHPUT_TAG: "54.60",
             CANARY_TAG: "30 clients' requests answered, 0 failed",
             OUTAGE_TAG: "41.0",
@@ -208,6 +212,7 @@ def test_status_says_what_serves_since_when_and_on_which_evidence() -> None:
         "champion: version 2 of demo: ? on vLLM ?, study study-1, step times ?: 1.95 times as fast",
         "  serves since 2026-01-01 00:00:38 UTC",
         "  promise passed: 79.0 ms a step",
+        "  soak passed: at 8 requests at a time, all 42 were answered",
         "  54.60 output tokens/s through the production path",
         "  canary: 30 clients' requests answered, 0 failed",
         "  the outage of its promotion took 41.0 s",
