@@ -120,7 +120,7 @@ def connect() -> Any:
 def _is_unauthenticated(error: BaseException | None) -> bool:
     """Return whether Ray could not be joined for want of its token: it says so in a cause."""
     while error is not None:
-        if "Unauthenticated" in str(error):
+        if "AuthenticationError" in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False
